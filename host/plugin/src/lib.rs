@@ -1,0 +1,1 @@
+//! Policies as sandboxed WebAssembly components.

@@ -1,0 +1,1 @@
+//! Where workers live: pods behind one trait.

@@ -1,0 +1,1 @@
+//! One fenced warm replay from request to verdict, and what keeps workers standing.

@@ -1,0 +1,3 @@
+//! Runs tests in the pod and proves what it did.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! Builds guests, runs benches.
+
+fn main() {}
