@@ -1,1 +1,10 @@
-//! The control plane over HTTP.
+//! The control plane over HTTP: who may ask what, in which order it is checked, and how an answer looks.
+//!
+//! What a caller may do to a row is the lease policy's decision, made inside the ledger's transaction; this crate knows
+//! tokens, the primary document, the form of requests and the shape of answers. Replays, workers and policies are
+//! behind three traits in [`api`] that the daemon implements.
+
+pub mod api;
+mod error;
+
+pub use error::ApiError;
