@@ -6,5 +6,13 @@
 
 pub mod api;
 mod error;
+mod files;
+mod listen;
+mod machine;
+pub mod primary;
+mod tokens;
 
 pub use error::ApiError;
+pub use listen::{DEFAULT_PORT, ListenAddress, ListenError};
+pub use machine::{MachineName, MachineNameError, is_holder};
+pub use tokens::{IssuedToken, MachineTokens, Tokens, TokensError};

@@ -1,0 +1,12 @@
+//! Which machine may write.
+//!
+//! A small JSON document names the holder. Reading it has three results, and two of them must not be mixed up: *absent*
+//! may be claimed, *unmeasured* (there, but unreadable or not understood) may not be touched by anybody here.
+
+mod change;
+mod document;
+mod source;
+
+pub use change::{ChangeError, accept, claim, hand_off, revert};
+pub use document::{Document, Reading, State, read};
+pub use source::PrimarySource;

@@ -1,0 +1,333 @@
+//! Changes of the document, each raising the generation by one.
+//!
+//! Ours exclude each other by a lock beside the file. A writer that doesn't know the lock is noticed by the file's
+//! stamp, taken again right before the replacement; what is absent is only ever claimed by the kernel's own "create, or
+//! fail".
+
+use super::document::{Document, MAX_GENERATION, Reading, State, read_kept};
+use crate::files::{self, Content, Lock, Replace, Stamp};
+use crate::machine::{MachineName, is_holder};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The document stays as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// Something is there that isn't understood, so it may be anybody's.
+    #[error("{}: {why}", path.display())]
+    Unmeasured {
+        /// The document.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// There is nothing to change.
+    #[error("{}: there is no primary document", path.display())]
+    Absent {
+        /// The document.
+        path: PathBuf,
+    },
+    /// It is held already, so it can't be claimed.
+    #[error("{holder} holds the primary document (generation {generation})")]
+    Held {
+        /// Who.
+        holder: String,
+        /// Since which generation.
+        generation: u64,
+    },
+    /// Only its holder (or, to take it back, who held before) may do that.
+    #[error("{machine} may not change the primary document: {holder} holds it (generation {generation})")]
+    NotHolder {
+        /// Who tried.
+        machine: String,
+        /// Who may.
+        holder: String,
+        /// Since which generation.
+        generation: u64,
+    },
+    /// Handing off again, or claiming, while a hand-off is under way.
+    #[error("the primary document is being handed off to {holder}")]
+    HandingOff {
+        /// To whom.
+        holder: String,
+    },
+    /// There is no hand-off to accept or to take back.
+    #[error("the primary document isn't being handed off; {holder} holds it")]
+    NotHandingOff {
+        /// Who holds it.
+        holder: String,
+    },
+    /// The hand-off doesn't say from whom, so nobody can take it back.
+    #[error("the hand-off doesn't name who held before, so it can't be taken back")]
+    NoWayBack,
+    /// A machine can't hand off to itself.
+    #[error("{holder} holds it already; hand off to another machine")]
+    ToItself {
+        /// The machine.
+        holder: String,
+    },
+    /// No name for a holder.
+    #[error("{name:?} can't hold the primary document: a-z, 0-9 and '-', at most 32, not '-' at first")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The generation can't rise any more.
+    #[error("the primary document's generation is as high as it can be")]
+    Exhausted,
+    /// Another process wrote at the same moment.
+    #[error("{}: another process changed it at the same moment; nothing was written", path.display())]
+    Raced {
+        /// The document.
+        path: PathBuf,
+    },
+    /// The system refuses.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl ChangeError {
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Unmeasured { .. } => "primary-unmeasured",
+            Self::Absent { .. } => "primary-absent",
+            Self::Held { .. } => "primary-held",
+            Self::NotHolder { .. } => "not-holder",
+            Self::HandingOff { .. } => "handing-off",
+            Self::NotHandingOff { .. } => "not-handing-off",
+            Self::NoWayBack => "no-way-back",
+            Self::ToItself { .. } => "hand-off-to-itself",
+            Self::Name { .. } => "invalid-holder",
+            Self::Exhausted => "generation-exhausted",
+            Self::Raced { .. } => "primary-raced",
+            Self::Io { .. } => "primary-unwritable",
+        }
+    }
+}
+
+/// Takes a document that is absent: this machine holds it, generation 1.
+///
+/// # Errors
+/// It isn't absent, or can't be written.
+pub fn claim(path: &Path, machine: &MachineName) -> Result<Document, ChangeError> {
+    if !machine.can_hold_primary() {
+        return Err(ChangeError::Name { name: machine.as_str().to_owned() });
+    }
+    let _lock = Lock::of(path).map_err(io_error(path))?;
+    match read_kept(path).0 {
+        Reading::Absent => {}
+        Reading::Unmeasured(why) => return Err(ChangeError::Unmeasured { path: path.to_owned(), why }),
+        Reading::Present(Document { holder, generation, .. }) => return Err(ChangeError::Held { holder, generation }),
+    }
+    let document = next(machine.as_str(), 0, State::Held)?;
+    write(path, &document, Replace::Nothing)?;
+    Ok(document)
+}
+
+/// Names another machine as holder, from this one, which held it.
+///
+/// # Errors
+/// This machine doesn't hold it, or is handing it off already; `to` is no holder's name or this machine's own.
+pub fn hand_off(path: &Path, machine: &MachineName, to: &str) -> Result<Document, ChangeError> {
+    if !is_holder(to) {
+        return Err(ChangeError::Name { name: to.to_owned() });
+    }
+    change(path, |now| {
+        let from = machine.as_str();
+        match &now.state {
+            _ if now.holder != from => Err(not_holder(machine, now)),
+            State::HandingOff { .. } => Err(ChangeError::HandingOff { holder: now.holder.clone() }),
+            State::Held if to == from => Err(ChangeError::ToItself { holder: to.to_owned() }),
+            State::Held => next(to, now.generation, State::HandingOff { from: Some(from.to_owned()) }),
+        }
+    })
+}
+
+/// Ends a hand-off to this machine: it holds.
+///
+/// # Errors
+/// There is no hand-off, or it is to another machine.
+pub fn accept(path: &Path, machine: &MachineName) -> Result<Document, ChangeError> {
+    change(path, |now| match &now.state {
+        _ if now.holder != machine.as_str() => Err(not_holder(machine, now)),
+        State::Held => Err(ChangeError::NotHandingOff { holder: now.holder.clone() }),
+        State::HandingOff { .. } => next(&now.holder, now.generation, State::Held),
+    })
+}
+
+/// Ends a hand-off the other way: who held before holds again. Either side may say so.
+///
+/// # Errors
+/// There is no hand-off, this machine has no part in it, or it doesn't say from whom it came.
+pub fn revert(path: &Path, machine: &MachineName) -> Result<Document, ChangeError> {
+    change(path, |now| match &now.state {
+        State::Held => Err(ChangeError::NotHandingOff { holder: now.holder.clone() }),
+        State::HandingOff { from: None } => Err(ChangeError::NoWayBack),
+        State::HandingOff { from: Some(from) } if from == machine.as_str() || now.holder == machine.as_str() => {
+            next(from, now.generation, State::Held)
+        }
+        State::HandingOff { .. } => Err(not_holder(machine, now)),
+    })
+}
+
+fn change(
+    path: &Path,
+    decide: impl FnOnce(&Document) -> Result<Document, ChangeError>,
+) -> Result<Document, ChangeError> {
+    let _lock = Lock::of(path).map_err(io_error(path))?;
+    let (now, content) = match read_kept(path) {
+        (Reading::Present(now), Some(content)) => (now, content),
+        (Reading::Unmeasured(why), _) => return Err(ChangeError::Unmeasured { path: path.to_owned(), why }),
+        _ => return Err(ChangeError::Absent { path: path.to_owned() }),
+    };
+    let document = decide(&now)?;
+    replace(path, &document, &content)?;
+    Ok(document)
+}
+
+fn replace(path: &Path, document: &Document, read: &Content) -> Result<(), ChangeError> {
+    if Stamp::at(path).map_err(io_error(path))? != Some(read.stamp) {
+        return Err(ChangeError::Raced { path: path.to_owned() });
+    }
+    write(path, document, Replace::Existing)
+}
+
+fn write(path: &Path, document: &Document, how: Replace) -> Result<(), ChangeError> {
+    let mut text = serde_json::to_vec(document).map_err(|error| io_error(path)(error.into()))?;
+    text.push(b'\n');
+    files::write(path, &text, how).map_err(|error| {
+        if error.kind() == io::ErrorKind::AlreadyExists {
+            ChangeError::Raced { path: path.to_owned() }
+        } else {
+            io_error(path)(error)
+        }
+    })
+}
+
+fn next(holder: &str, generation: u64, state: State) -> Result<Document, ChangeError> {
+    if generation >= MAX_GENERATION {
+        return Err(ChangeError::Exhausted);
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let renewed_at = u64::try_from(now).unwrap_or_default().into();
+    Ok(Document { holder: holder.to_owned(), generation: generation + 1, state, renewed_at })
+}
+
+fn not_holder(machine: &MachineName, now: &Document) -> ChangeError {
+    ChangeError::NotHolder {
+        machine: machine.as_str().to_owned(),
+        holder: now.holder.clone(),
+        generation: now.generation,
+    }
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> ChangeError + '_ {
+    move |source| ChangeError::Io { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::primary::read;
+
+    fn name(name: &str) -> MachineName {
+        MachineName::parse(name).unwrap()
+    }
+
+    #[test]
+    fn the_whole_way_there_and_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.json");
+        let (m1, m2, m3) = (name("m1"), name("m2"), name("m3"));
+        let code = |result: Result<Document, ChangeError>| result.map_err(|error| error.code()).unwrap_err();
+        assert_eq!(code(hand_off(&path, &m1, "m2")), "primary-absent");
+        assert_eq!(code(accept(&path, &m1)), "primary-absent");
+        assert_eq!(claim(&path, &m1).unwrap().generation, 1);
+        assert_eq!(code(claim(&path, &m1)), "primary-held");
+        assert_eq!(code(claim(&path, &m2)), "primary-held");
+        assert_eq!(code(hand_off(&path, &m2, "m3")), "not-holder");
+        assert_eq!(code(hand_off(&path, &m1, "m1")), "hand-off-to-itself");
+        assert_eq!(code(hand_off(&path, &m1, "M2")), "invalid-holder");
+        assert_eq!(code(accept(&path, &m1)), "not-handing-off");
+        assert_eq!(code(revert(&path, &m1)), "not-handing-off");
+        let handed = hand_off(&path, &m1, "m2").unwrap();
+        assert_eq!(
+            (handed.holder.as_str(), handed.generation, &handed.state),
+            ("m2", 2, &State::HandingOff { from: Some("m1".into()) })
+        );
+        assert_eq!(code(hand_off(&path, &m2, "m3")), "handing-off");
+        assert_eq!(code(hand_off(&path, &m1, "m3")), "not-holder");
+        assert_eq!(code(accept(&path, &m1)), "not-holder");
+        assert_eq!(code(revert(&path, &m3)), "not-holder");
+        let back = revert(&path, &m1).unwrap();
+        assert_eq!((back.holder.as_str(), back.generation, &back.state), ("m1", 3, &State::Held));
+        hand_off(&path, &m1, "m2").unwrap();
+        let accepted = accept(&path, &m2).unwrap();
+        assert_eq!((accepted.holder.as_str(), accepted.generation, &accepted.state), ("m2", 5, &State::Held));
+        assert_eq!(read(&path), Reading::Present(accepted));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_not_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.json");
+        let m1 = name("m1");
+        for text in ["", "{}", r#"{"holder":"m1","generation":1,"state":"held","renewedAt":1,"expiresAt":2}"#] {
+            std::fs::write(&path, text).unwrap();
+            for result in [claim(&path, &m1), hand_off(&path, &m1, "m2"), accept(&path, &m1), revert(&path, &m1)] {
+                assert_eq!(result.unwrap_err().code(), "primary-unmeasured");
+            }
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_generation_never_wraps_and_a_hand_off_from_nobody_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.json");
+        let text = format!(r#"{{"holder":"m1","generation":{MAX_GENERATION},"state":"held","renewedAt":1}}"#);
+        std::fs::write(&path, text).unwrap();
+        assert_eq!(hand_off(&path, &name("m1"), "m2").unwrap_err().code(), "generation-exhausted");
+        std::fs::write(&path, r#"{"holder":"m1","generation":4,"state":"handing-off","renewedAt":1}"#).unwrap();
+        assert_eq!(revert(&path, &name("m1")).unwrap_err().code(), "no-way-back");
+        assert_eq!(accept(&path, &name("m1")).unwrap().generation, 5);
+    }
+
+    #[test]
+    fn one_of_many_claims_wins() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.json");
+        let won: usize = std::thread::scope(|scope| {
+            let claims: Vec<_> = (0..8)
+                .map(|n| {
+                    let path = &path;
+                    scope.spawn(move || usize::from(claim(path, &name(&format!("m{n}"))).is_ok()))
+                })
+                .collect();
+            claims.into_iter().map(|claim| claim.join().unwrap()).sum()
+        });
+        assert_eq!(won, 1);
+    }
+
+    #[test]
+    fn a_writer_that_does_not_know_the_lock_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.json");
+        claim(&path, &name("m1")).unwrap();
+        let foreign = r#"{"holder":"m9","generation":9,"state":"held","renewedAt":1}"#;
+        let result = change(&path, |now| {
+            std::fs::write(&path, foreign).unwrap();
+            next("m2", now.generation, State::Held)
+        });
+        assert_eq!(result.unwrap_err().code(), "primary-raced");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), foreign);
+    }
+}
