@@ -347,3 +347,50 @@ pub trait Primary: Send + Sync + 'static {
     /// Whether it is still what the last [`Primary::read`] of this thread saw (a stat is enough).
     fn unchanged(&self) -> bool;
 }
+
+/// What a request of a worker route must find when the lock is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guard {
+    /// Whether the primary is to be read again under the lock.
+    pub worker_route: bool,
+    /// The primary's generation that the request saw; another one by now refuses it. None: any.
+    pub seen_generation: Option<u64>,
+}
+
+/// One request for a change.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    /// What is asked.
+    pub operation: Operation,
+    /// By whom.
+    pub caller: Caller,
+    /// See [`Guard`].
+    pub guard: Guard,
+    /// Until when it may wait for the lock.
+    pub deadline: std::time::Instant,
+}
+
+/// A change that is durable.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// The row that was written; none after a removal.
+    pub row: Option<Arc<Row>>,
+    /// The policy that decided; `host` for the host's own quarantine.
+    pub policy: Arc<str>,
+    /// The primary as it was read under the lock, for worker routes.
+    pub primary: Option<PrimaryView>,
+}
+
+/// No primary is configured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoPrimary;
+
+impl Primary for NoPrimary {
+    fn read(&self) -> Option<PrimaryView> {
+        None
+    }
+
+    fn unchanged(&self) -> bool {
+        true
+    }
+}

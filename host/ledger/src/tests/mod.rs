@@ -1,0 +1,5 @@
+//! Behaviour of the whole ledger, with real files and real processes.
+
+mod policy;
+mod routes;
+mod support;

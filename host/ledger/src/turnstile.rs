@@ -1,0 +1,56 @@
+//! The turn that every writer takes before it asks SQLite for the write lock.
+//!
+//! SQLite's own busy handler polls, and beside one busy writer another process starves in it. The kernel's queue for
+//! `flock` is fair: who holds the turn is the only one who polls, and gives it on as soon as the write lock is held.
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A file of its own beside the ledger: SQLite's files are opened by nobody but SQLite.
+pub(crate) struct Turnstile(OwnedFd);
+
+/// Held until it is dropped.
+pub(crate) struct Turn<'a>(&'a OwnedFd);
+
+impl Turnstile {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(Self(open(path, flags, Mode::RUSR | Mode::WUSR)?))
+    }
+
+    /// Waits for the turn, however long it takes: those who wait for the result have deadlines of their own.
+    pub(crate) fn take(&self) -> io::Result<Turn<'_>> {
+        loop {
+            match flock(&self.0, FlockOperation::LockExclusive) {
+                Ok(()) => return Ok(Turn(&self.0)),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Waits for the turn at most this long; none when it didn't come. Not fair: for the start alone.
+    pub(crate) fn take_within(&self, wait: Duration) -> io::Result<Option<Turn<'_>>> {
+        let end = Instant::now() + wait;
+        loop {
+            match flock(&self.0, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(Turn(&self.0))),
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // Can't fail for a descriptor that is open and holds the lock.
+        let _ = flock(self.0, FlockOperation::Unlock);
+    }
+}
