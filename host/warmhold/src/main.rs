@@ -1,3 +1,5 @@
 //! The daemon and its command line.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    warmhold::main()
+}

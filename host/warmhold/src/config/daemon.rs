@@ -1,0 +1,242 @@
+//! `[daemon]`: where it listens, who it is, and its limits.
+
+use super::machine;
+use super::walk::{Item, Table};
+use super::{Overrides, resolve};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The port of a control plane that nobody configured.
+pub const DEFAULT_PORT: u16 = 31413;
+
+/// Where programs of local pods are looked for: the daemon's own PATH is not inherited.
+pub const DEFAULT_POD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Which document says who is primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Primary {
+    /// `ROOT/control/primary.json`, claimed at start when it is absent.
+    Own,
+    /// Another one, which is only read.
+    File(PathBuf),
+    /// None: worker routes answer `primary-unmeasured`.
+    None,
+}
+
+/// `[daemon]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Daemon {
+    /// `listen`: 127.0.0.1, ::1 or 100.64.0.0/10; port 0 is any free one.
+    pub listen: SocketAddr,
+    /// `machine`: as configured, else as kept in the root, else the host's name made fit.
+    pub machine: String,
+    /// `primary`.
+    pub primary: Primary,
+    /// `require-primary`: writes are refused while the primary isn't known.
+    pub require_primary: bool,
+    /// `pods`: the folder of local pods, never inside the root.
+    pub pods: PathBuf,
+    /// `pod-path`: the PATH in which local pods find programs.
+    pub pod_path: String,
+    /// `worker-binary`: `warmhold-worker`; beside this program when it isn't configured.
+    pub worker_binary: Option<PathBuf>,
+    /// Limits of the HTTP server.
+    pub http: HttpLimits,
+}
+
+/// What one client may ask of the HTTP server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpLimits {
+    /// `max-connections`: at the same time.
+    pub max_connections: u32,
+    /// `max-header`: bytes of a request's head.
+    pub max_header: u64,
+    /// `max-body`: bytes of a request's body, policies apart.
+    pub max_body: u64,
+    /// `max-policy`: bytes of a policy that is loaded.
+    pub max_policy: u64,
+    /// `header-timeout`: until the head of a request is there.
+    pub header_timeout: Duration,
+    /// `request-timeout`: for a request, replays and preparations apart; also how long a write waits for its turn.
+    pub request_timeout: Duration,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        Self {
+            max_connections: 1024,
+            max_header: 16 << 10,
+            max_body: 1 << 20,
+            max_policy: 64 << 20,
+            header_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(15),
+        }
+    }
+}
+
+pub(super) fn read(table: Table<'_, '_>, root: &Path, over: &Overrides) -> Daemon {
+    let listen = listen(&table, over.listen.as_deref());
+    let primary = primary(&table, root, over);
+    let require_primary = table.flag("require-primary").unwrap_or(false) || over.require_primary;
+    if require_primary && primary == Primary::None {
+        table.walk.fault(
+            &table.key("require-primary"),
+            None,
+            "asks for a known primary, and no primary document is configured",
+            "name the document with `primary`, or leave `require-primary` out",
+        );
+    }
+    let machine = machine_name(&table, root, over.machine.as_deref(), &primary);
+    let pods = pods(&table, root);
+    let daemon = Daemon {
+        listen,
+        machine,
+        primary,
+        require_primary,
+        pods,
+        pod_path: table
+            .text("pod-path", "absolute folders with colons between them")
+            .filter(|item| {
+                let absolute = item.value.split(':').all(|folder| folder.starts_with('/'));
+                if !absolute {
+                    table.walk.fault(
+                        &item.key,
+                        Some(&item.span),
+                        "holds a folder that isn't absolute",
+                        "write absolute folders with colons between them",
+                    );
+                }
+                absolute
+            })
+            .map_or_else(|| DEFAULT_POD_PATH.to_owned(), |item| item.value),
+        worker_binary: table
+            .text("worker-binary", "the path of warmhold-worker")
+            .map(|item| resolve(root, &item.value)),
+        http: http(&table),
+    };
+    table.finish();
+    daemon
+}
+
+fn http(table: &Table<'_, '_>) -> HttpLimits {
+    let default = HttpLimits::default();
+    let time = Duration::from_millis(100)..=Duration::from_secs(600);
+    HttpLimits {
+        max_connections: table.number("max-connections", 1..=65_536).map_or(default.max_connections, |item| item.value),
+        max_header: table.size("max-header", 4 << 10..=1 << 20).map_or(default.max_header, |item| item.value),
+        max_body: table.size("max-body", 64 << 10..=1 << 30).map_or(default.max_body, |item| item.value),
+        max_policy: table.size("max-policy", 64 << 10..=1 << 30).map_or(default.max_policy, |item| item.value),
+        header_timeout: table
+            .duration("header-timeout", time.clone())
+            .map_or(default.header_timeout, |item| item.value),
+        request_timeout: table.duration("request-timeout", time).map_or(default.request_timeout, |item| item.value),
+    }
+}
+
+const LISTEN_HELP: &str = "write 127.0.0.1, [::1] or an address of 100.64.0.0/10, a colon and a port";
+
+fn listen(table: &Table<'_, '_>, over: Option<&str>) -> SocketAddr {
+    let written = table.text("listen", "an address and a port, such as \"127.0.0.1:31413\"");
+    let (key, span, text) = match (over, written) {
+        (Some(text), _) => ("--listen".to_owned(), None, text.to_owned()),
+        (None, Some(item)) => (item.key, Some(item.span), item.value),
+        (None, None) => return default_listen(),
+    };
+    match text.parse::<SocketAddr>() {
+        // `Ipv4Addr` takes the canonical dotted form alone, without leading zeros.
+        Ok(address) if may_listen(address.ip()) => address,
+        Ok(address) => {
+            let why =
+                format!("{} could be reached from other machines, or is no address of this one alone", address.ip());
+            table.walk.fault(&key, span.as_ref(), why, LISTEN_HELP);
+            default_listen()
+        }
+        Err(_) => {
+            table.walk.fault(&key, span.as_ref(), format!("`{text}` is no address and port"), LISTEN_HELP);
+            default_listen()
+        }
+    }
+}
+
+fn default_listen() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT))
+}
+
+/// Whether a control plane may listen there: loopback's one address, or the range of private overlay networks.
+#[must_use]
+pub fn may_listen(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, ..] = v4.octets();
+            v4 == Ipv4Addr::LOCALHOST || (a == 100 && (64..128).contains(&b))
+        }
+        IpAddr::V6(v6) => v6 == Ipv6Addr::LOCALHOST,
+    }
+}
+
+fn primary(table: &Table<'_, '_>, root: &Path, over: &Overrides) -> Primary {
+    let written = table.text("primary", "\"own\", \"none\" or the path of a document");
+    if let Some(primary) = &over.primary {
+        return primary.clone();
+    }
+    match written.as_ref().map(|item| item.value.as_str()) {
+        None | Some("own") => Primary::Own,
+        Some("none") => Primary::None,
+        Some(path) => Primary::File(resolve(root, path)),
+    }
+}
+
+fn machine_name(table: &Table<'_, '_>, root: &Path, over: Option<&str>, primary: &Primary) -> String {
+    let written = table.text("machine", "a name");
+    let (key, span, name) = match (over, written) {
+        (Some(name), _) => ("--machine".to_owned(), None, name.to_owned()),
+        (None, Some(Item { key, span, value })) => (key, Some(span), value),
+        (None, None) => match machine::kept(root) {
+            Ok(Some(name)) => (table.key("machine"), None, name),
+            Ok(None) => return machine::of_this_host(),
+            Err(error) => {
+                let what =
+                    format!("the name that is kept in {} can't be read: {error}", machine::kept_path(root).display());
+                table.walk.fault(&table.key("machine"), None, what, "make that file readable for the daemon");
+                return machine::of_this_host();
+            }
+        },
+    };
+    let fitting = machine::fit(&name);
+    if !machine::is_machine_name(&name) {
+        table.walk.fault(
+            &key,
+            span.as_ref(),
+            format!("`{name}` is no machine name"),
+            format!("letters, digits, dots, underscores and hyphens, a letter or digit first; such as `{fitting}`"),
+        );
+    } else if *primary != Primary::None && !machine::can_hold_primary(&name) {
+        table.walk.fault(
+            &key,
+            span.as_ref(),
+            format!("`{name}` could never hold the primary document"),
+            format!(
+                "at most 32 of a-z, 0-9 and hyphen, no hyphen first, such as `{fitting}`; or set primary = \"none\""
+            ),
+        );
+    }
+    name
+}
+
+fn pods(table: &Table<'_, '_>, root: &Path) -> PathBuf {
+    let mut beside = root.as_os_str().to_owned();
+    beside.push("-pods");
+    let beside = PathBuf::from(beside);
+    let Some(item) = table.text("pods", "the path of a folder") else { return beside };
+    let pods = resolve(root, &item.value);
+    if pods.starts_with(root) {
+        table.walk.fault(
+            &item.key,
+            Some(&item.span),
+            "lies inside the root, which nobody but the daemon may cross, so tests could not run there",
+            format!("name a folder outside of it, such as {}", beside.display()),
+        );
+    }
+    pods
+}
