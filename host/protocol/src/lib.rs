@@ -12,9 +12,13 @@ mod command;
 mod frame;
 mod verdict;
 
-pub use command::{Command, CommandError, Isolation, MAX_COMMAND_BYTES, Probes, Rule, WorkerKey, read_command, write_command};
+pub use command::{
+    Command, CommandError, Isolation, MAX_COMMAND_BYTES, Probes, Rule, WorkerKey, read_command, write_command,
+};
 pub use frame::{Frame, FrameError, FrameReader, MAX_FRAME_BYTES, Stream, write_frame};
-pub use verdict::{ArtifactDigest, FileReason, FileResult, IsolationLevel, IsolationReport, Refusal, StreamDigest, Verdict};
+pub use verdict::{
+    ArtifactDigest, FileReason, FileResult, IsolationLevel, IsolationReport, Refusal, StreamDigest, Verdict,
+};
 
 /// The only version of the protocol that is spoken.
 pub const PROTOCOL: u32 = 1;

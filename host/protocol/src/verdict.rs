@@ -91,8 +91,10 @@ pub struct IsolationReport {
 /// Why the worker ran nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// A stable code: `wrong-protocol`, `wrong-worker`, `wrong-key`, `wrong-env-profile`, `stale-generation`,
-    /// `deadline-passed`, `bad-file`, `bad-rule`, `busy`, `host-probe-failed`, `prod-probe-answered`, `io`.
+    /// A stable code, in the order in which they are looked for: `wrong-protocol`, `wrong-worker`, `wrong-key`,
+    /// `wrong-cut`, `wrong-env-profile`, `busy`, `stale-generation`, `deadline-passed`, `bad-file`, `bad-rule`,
+    /// `bad-env`, `bad-isolation`, `unclean` (an earlier request left something), `host-probe-failed`,
+    /// `prod-probe-answered`; and `io` at any point.
     pub code: String,
     /// For a person.
     pub message: String,

@@ -1,0 +1,45 @@
+//! After a request: nothing of it may be left, and that is looked at, not hoped.
+
+use crate::helper::{self, Action, Order};
+use crate::snapshot::Snapshot;
+use crate::tree::Place;
+use crate::{processes, remove, shared};
+use std::path::Path;
+
+/// Ends processes, takes the tree apart, empties the directories as their user and looks at what remains.
+/// Returns what isn't clean, one line each.
+pub(crate) fn clean(place: &Place, uid: Option<u32>, base: &Snapshot, repo: &Path) -> Vec<String> {
+    let mut unclean = end_processes(uid).err().unwrap_or_default();
+    unclean.extend(place.unmount().err());
+    // Without the power to override permissions only their owner can empty the directories of the request's user.
+    let action = Action::Wipe { directories: place.written(), shared: shared::directories() };
+    match helper::call(&Order { uid, sandbox: None, action }) {
+        Ok(answer) => unclean.extend(answer.notes),
+        Err(error) => unclean.push(format!("cleaning as the request's user: {error}")),
+    }
+    unclean.extend(remove::entry(place.root()).err());
+    if let Some(uid) = uid {
+        unclean.extend(shared::left_by(uid));
+    }
+    match Snapshot::take(repo) {
+        Ok(after) => unclean.extend(base.differences(&after)),
+        Err(error) => unclean.push(format!("the base tree can't be looked at: {error}")),
+    }
+    // Last: nothing above may have started anything that stays.
+    match processes::living(uid) {
+        Ok(living) => unclean.extend(living),
+        Err(error) => unclean.push(format!("the process table can't be read: {error}")),
+    }
+    unclean
+}
+
+/// Ends all processes of the request.
+///
+/// # Errors
+/// What is still there.
+pub(crate) fn end_processes(uid: Option<u32>) -> Result<(), Vec<String>> {
+    processes::end_all(uid, || {
+        // One signal to all at once catches what forks faster than it is found.
+        let _ = helper::call(&Order { uid, sandbox: None, action: Action::End });
+    })
+}

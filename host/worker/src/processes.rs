@@ -1,0 +1,152 @@
+//! The processes of a request: found in the table by their user and by their descent, ended until none is left.
+
+use rustix::process::{Pid, Signal, WaitOptions};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// How long ending them may take. A process that hangs in the kernel can outlast any patience.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+struct Process {
+    pid: i32,
+    parent: i32,
+    uids: Vec<u32>,
+    zombie: bool,
+    name: String,
+}
+
+/// Every process that `/proc` shows.
+fn table() -> io::Result<Vec<Process>> {
+    let mut processes = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // It may be gone by now, which is what we want of it.
+        let Ok(status) = std::fs::read(format!("/proc/{pid}/status")) else { continue };
+        processes.extend(parse(pid, &String::from_utf8_lossy(&status)));
+    }
+    Ok(processes)
+}
+
+/// Fields that the process itself can't write come after its name, and a newline in the name is escaped.
+fn parse(pid: i32, status: &str) -> Option<Process> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    Some(Process {
+        pid,
+        parent: field("PPid:")?.parse().ok()?,
+        uids: field("Uid:")?.split_whitespace().filter_map(|uid| uid.parse().ok()).collect(),
+        zombie: field("State:")?.starts_with(['Z', 'X']),
+        name: field("Name:")?.to_owned(),
+    })
+}
+
+/// The live processes of a request: those of its user, and all that descend from this process. Orphans descend from
+/// this process because it is a subreaper.
+fn of_request(uid: Option<u32>) -> io::Result<Vec<Process>> {
+    let table = table()?;
+    let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
+    let parents: HashMap<i32, i32> = table.iter().map(|process| (process.pid, process.parent)).collect();
+    let descends = |pid: i32| {
+        let mut seen = HashSet::new();
+        let mut here = pid;
+        // The table isn't taken in one moment: a chain of parents may lead in a circle.
+        while let Some(&parent) = parents.get(&here) {
+            if parent == own {
+                return true;
+            }
+            if !seen.insert(parent) {
+                return false;
+            }
+            here = parent;
+        }
+        false
+    };
+    let mut found = table;
+    found.retain(|process| {
+        process.pid != own
+            && !process.zombie
+            && (uid.is_some_and(|uid| process.uids.contains(&uid)) || descends(process.pid))
+    });
+    Ok(found)
+}
+
+/// What lives of a request or of its user, in words; empty when nothing does.
+///
+/// # Errors
+/// When the table can't be read.
+pub(crate) fn living(uid: Option<u32>) -> io::Result<Vec<String>> {
+    Ok(of_request(uid)?.iter().map(|process| format!("process {} ({})", process.pid, process.name)).collect())
+}
+
+/// Whether the table shows this process with this user: a `/proc` that hides processes would prove nothing.
+pub(crate) fn visible(pid: Pid, uid: u32) -> bool {
+    let pid = pid.as_raw_nonzero().get();
+    std::fs::read(format!("/proc/{pid}/status"))
+        .ok()
+        .and_then(|status| parse(pid, &String::from_utf8_lossy(&status)))
+        .is_some_and(|process| process.uids.contains(&uid))
+}
+
+/// Ends all processes of a request and takes their exit statuses, until the table shows none.
+///
+/// `stubborn` is called when they survive several rounds: they fork faster than they are found, and only one signal to
+/// all processes of their user at once ends them.
+///
+/// # Errors
+/// What is still there, one line each.
+pub(crate) fn end_all(uid: Option<u32>, mut stubborn: impl FnMut()) -> Result<(), Vec<String>> {
+    let began = Instant::now();
+    let mut round: u32 = 0;
+    loop {
+        reap();
+        let left = of_request(uid).map_err(|error| vec![format!("the process table: {error}")])?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        if began.elapsed() > PATIENCE {
+            return Err(left.iter().map(|left| format!("process {} ({}) lives on", left.pid, left.name)).collect());
+        }
+        for process in &left {
+            end(process.pid);
+        }
+        if round % 20 == 3 {
+            stubborn();
+        }
+        // Dying takes the kernel a moment; longer ones don't deserve a busy core.
+        std::thread::sleep(Duration::from_millis(u64::from(round.min(20))));
+        round += 1;
+    }
+}
+
+/// One round of ending, from a thread that must not take exit statuses.
+pub(crate) fn end_once(uid: Option<u32>) {
+    for process in of_request(uid).unwrap_or_default() {
+        end(process.pid);
+    }
+}
+
+fn end(pid: i32) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        // It may have gone by itself.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+}
+
+/// Takes the statuses of all dead children.
+fn reap() {
+    while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_and_a_name_cannot_forge_one() {
+        let process = parse(7, "Name:\tPPid:\\n1\nState:\tS (sleeping)\nPPid:\t3\nUid:\t1\t2\t3\t4\n").unwrap();
+        assert_eq!((process.parent, process.uids, process.zombie), (3, vec![1, 2, 3, 4], false));
+        assert!(parse(7, "Name:\tx\nState:\tZ (zombie)\nPPid:\t3\nUid:\t1 1 1 1\n").unwrap().zombie);
+        assert!(parse(7, "").is_none());
+    }
+}

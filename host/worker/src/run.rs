@@ -1,0 +1,382 @@
+//! One request, from the command to the verdict.
+
+use crate::artifacts::{self, Allowance};
+use crate::check::{self, Found, Rules, refuse};
+use crate::data::Data;
+use crate::helper::{Action, Helper, Order, Sandbox, checked};
+use crate::identity::Identity;
+use crate::network::{self, Reached};
+use crate::output::Output;
+use crate::snapshot::Snapshot;
+use crate::tree::Place;
+use crate::user::Powers;
+use crate::watch::{GONE, Watch};
+use crate::{USAGE, clean, execute, memory, processes, report, shared, sys};
+use rustix::thread::UnshareFlags;
+use std::collections::BTreeMap;
+use std::io;
+use std::process::{ExitCode, Stdio};
+use std::time::Instant;
+use warmhold_protocol::{
+    Command, FileReason, FileResult, Frame, IsolationLevel, IsolationReport, PROTOCOL, Refusal, Verdict, read_command,
+};
+
+/// What a running request is made of.
+pub(crate) struct Session<'a> {
+    pub(crate) command: &'a Command,
+    pub(crate) out: &'a mut Output,
+    pub(crate) watch: &'a Watch,
+    pub(crate) place: &'a Place,
+    pub(crate) uid: Option<u32>,
+    pub(crate) sandbox: Option<Sandbox>,
+    pub(crate) deadline: Instant,
+}
+
+impl Session<'_> {
+    /// Ends all processes of the request.
+    ///
+    /// # Errors
+    /// What is still there.
+    pub(crate) fn end_processes(&self) -> Result<(), Vec<String>> {
+        clean::end_processes(self.uid)
+    }
+
+    fn abandoned(&self) -> bool {
+        self.watch.gone() || self.out.failed()
+    }
+}
+
+/// The command `run`.
+pub(crate) fn run() -> ExitCode {
+    if let Err(error) = harden() {
+        report("io", &format!("this process can't be protected from its tests: {error}"), "");
+        return ExitCode::from(USAGE);
+    }
+    let identity = match Identity::from_env() {
+        Ok(identity) => identity,
+        Err(message) => {
+            report(
+                "identity",
+                &message,
+                "the pod's manifest sets WARM_WORKER_ID, WARM_CUT, WARM_KEY, WARM_REPO and WARM_DATA",
+            );
+            return ExitCode::from(USAGE);
+        }
+    };
+    let command = match read_command(io::stdin().lock()) {
+        Ok(command) => command,
+        Err(error) => {
+            report("command", &error.to_string(), "the host writes one framed command to standard input");
+            return ExitCode::from(USAGE);
+        }
+    };
+    let arrived = Instant::now();
+    let mut out = match Output::stdout() {
+        Ok(out) => out,
+        Err(error) => {
+            report("io", &format!("standard output: {error}"), "");
+            return ExitCode::from(USAGE);
+        }
+    };
+    let mut verdict = blank(&command, &identity);
+    let before = memory::kills();
+    match Request::accept(&command, &identity, arrived) {
+        Ok(request) => {
+            if !request.serve(&mut out, &mut verdict) {
+                return ExitCode::from(GONE);
+            }
+        }
+        Err(refused) => {
+            verdict.clean = refused.unclean.is_empty();
+            verdict.unclean = refused.unclean;
+            verdict.refused = Some(refused.refusal);
+        }
+    }
+    verdict.oom_kills = memory::kills().unwrap_or(0).saturating_sub(before.unwrap_or(0));
+    out.frame(&Frame::Verdict(Box::new(verdict)));
+    out.flush();
+    if out.failed() { ExitCode::from(GONE) } else { ExitCode::SUCCESS }
+}
+
+/// Nobody may look into this process, nothing that its starter left open reaches a test, and orphans come home.
+fn harden() -> io::Result<()> {
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    sys::close_inherited()?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    Ok(())
+}
+
+fn blank(command: &Command, identity: &Identity) -> Verdict {
+    Verdict {
+        protocol: PROTOCOL,
+        lease_id: command.lease_id.clone(),
+        generation: command.generation,
+        nonce: command.nonce.clone(),
+        pod_uid: command.pod_uid.clone(),
+        worker_id: identity.worker_id.clone(),
+        key: identity.key.clone(),
+        cut_sha: identity.cut.clone(),
+        refused: None,
+        files: Vec::new(),
+        isolation: IsolationReport { level: IsolationLevel::Reduced, why: vec!["nothing ran".to_owned()] },
+        clean: false,
+        unclean: Vec::new(),
+        oom_kills: 0,
+    }
+}
+
+/// A refusal, and what is wrong with the worker beyond it.
+struct Refused {
+    refusal: Refusal,
+    unclean: Vec<String>,
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        // A second request in one worker means that somebody's lease isn't what it should be.
+        let unclean = if refusal.code == "busy" { vec![refusal.message.clone()] } else { Vec::new() };
+        Self { refusal, unclean }
+    }
+}
+
+/// A command that may run.
+struct Request<'a> {
+    command: &'a Command,
+    identity: &'a Identity,
+    data: Data,
+    found: Vec<Found>,
+    rules: Rules,
+    deadline: Instant,
+    powers: Powers,
+    uid: Option<u32>,
+    base: Snapshot,
+}
+
+impl<'a> Request<'a> {
+    /// All that is looked at before anything of the request exists. The order is contract.
+    fn accept(command: &'a Command, identity: &'a Identity, arrived: Instant) -> Result<Self, Refused> {
+        check::identity(command, identity)?;
+        let data = Data::open(&identity.data)?;
+        data.accept(command.generation)?;
+        let deadline = arrived + check::time_left(command)?;
+        let found = check::files(command, &identity.repo)?;
+        let rules = Rules::compile(&command.rules)?;
+        check::variables(&command.env)?;
+        let powers = Powers::own();
+        let uid = powers.uid(command.isolation.uid);
+        if uid.is_some_and(|uid| uid == 0 || uid == u32::MAX) {
+            return Err(refuse("bad-isolation", "tests can't run as root").into());
+        }
+        let io = |what: &str, error: io::Error| Refused::from(refuse("io", format!("{what}: {error}")));
+        let mut left = data.leftovers().map_err(|error| io("leftovers", error))?;
+        left.extend(processes::living(uid).map_err(|error| io("the process table", error))?);
+        left.extend(uid.map(shared::left_by).unwrap_or_default());
+        if !left.is_empty() {
+            // What an earlier request left is ended, but the worker isn't trusted any more.
+            let _ = clean::end_processes(uid);
+            let refusal = refuse("unclean", "an earlier request left something; replace this worker");
+            return Err(Refused { refusal, unclean: left });
+        }
+        let base = Snapshot::take(&identity.repo).map_err(|error| io("the base tree", error))?;
+        Ok(Self { command, identity, data, found, rules, deadline, powers, uid, base })
+    }
+
+    /// Runs it and fills in the verdict; false when the host has gone and no verdict is wanted.
+    fn serve(self, out: &mut Output, verdict: &mut Verdict) -> bool {
+        let watch = match Watch::begin(self.deadline, self.uid) {
+            Ok(watch) => watch,
+            Err(error) => {
+                verdict.refused = Some(refuse("io", format!("standard input can't be watched: {error}")));
+                verdict.clean = true;
+                return true;
+            }
+        };
+        if let Err(refusal) = self.probe_host() {
+            verdict.refused = Some(refusal);
+            verdict.clean = true;
+            return true;
+        }
+        let mut why = Vec::new();
+        let closed = self.close_network(&mut why);
+        let requests = self.data.requests();
+        let (place, made) =
+            Place::make(&requests, self.command.generation, self.uid, &self.identity.repo, self.powers.namespaces);
+        let sandbox = self.sandbox(&place);
+        let mut unclean = Vec::new();
+        let mut session = Session {
+            command: self.command,
+            out,
+            watch: &watch,
+            place: &place,
+            uid: self.uid,
+            sandbox,
+            deadline: self.deadline,
+        };
+        let ready = made.map_err(|error| refuse("io", error)).and_then(|()| self.prove(&session, closed, &mut why));
+        match ready {
+            Err(refusal) => verdict.refused = Some(refusal),
+            Ok(()) => {
+                let level = if why.is_empty() { IsolationLevel::Full } else { IsolationLevel::Reduced };
+                verdict.isolation = IsolationReport { level, why };
+                verdict.files = self.files(&mut session, &mut unclean);
+            }
+        }
+        let abandoned = session.abandoned();
+        unclean.extend(clean::clean(&place, self.uid, &self.base, &self.identity.repo));
+        unclean.dedup();
+        verdict.clean = unclean.is_empty();
+        verdict.unclean = unclean;
+        !(abandoned || watch.gone())
+    }
+
+    fn probe_of(&self, asked: Option<&String>, own: Option<&String>) -> Option<String> {
+        asked.or(own).filter(|url| !url.is_empty()).cloned()
+    }
+
+    /// The host must answer while the network is still there.
+    fn probe_host(&self) -> Result<(), Refusal> {
+        let url = self.probe_of(self.command.probes.host.as_ref(), self.identity.host_probe.as_ref());
+        let Some(url) = url else { return Ok(()) };
+        match network::probe(&url, network::HOST_PATIENCE) {
+            Ok(Reached::Answered) => Ok(()),
+            Ok(Reached::Connected) => {
+                Err(refuse("host-probe-failed", format!("{url} is reached but doesn't speak HTTP")))
+            }
+            Ok(Reached::No(why)) => Err(refuse("host-probe-failed", format!("{url}: {why}"))),
+            Err(why) => Err(refuse("host-probe-failed", why)),
+        }
+    }
+
+    /// Leaves the network where that is wanted and permitted; whether it did.
+    fn close_network(&self, why: &mut Vec<String>) -> bool {
+        if self.powers.namespaces && self.uid.is_some() {
+            // What tests share through System V objects or message queues then ends with them; without this it is looked
+            // for afterwards.
+            let _ = sys::unshare(UnshareFlags::NEWIPC);
+        }
+        if !self.command.isolation.private_network {
+            return false;
+        }
+        match sys::unshare(UnshareFlags::NEWNET).and_then(|()| network::loopback_up()) {
+            Ok(()) => true,
+            Err(error) => {
+                why.push(format!("a private network can't be had here: {error}"));
+                false
+            }
+        }
+    }
+
+    /// Where the tests can't have a user of their own, Landlock keeps them to their directories.
+    fn sandbox(&self, place: &Place) -> Option<Sandbox> {
+        if self.uid.is_some() {
+            return None;
+        }
+        let hide = self.command.isolation.hide.iter().filter_map(|path| std::fs::canonicalize(path).ok()).collect();
+        Some(Sandbox { hide, write: place.writable() })
+    }
+
+    /// Proves from inside what the tests will have: their user, their directories and a closed network.
+    fn prove(&self, session: &Session<'_>, closed: bool, why: &mut Vec<String>) -> Result<(), Refusal> {
+        let probe = self.probe_of(self.command.probes.prod.as_ref(), self.identity.prod_probe.as_ref());
+        let probed = probe.is_some();
+        let action = Action::Check { tree: session.place.tree(), write: session.place.writable(), probe, closed };
+        let order = Order { uid: session.uid, sandbox: session.sandbox.clone(), action };
+        let io = |error: String| refuse("io", error);
+        let mut helper =
+            Helper::start(&order, Stdio::null(), Stdio::null()).map_err(|error| io(format!("a helper: {error}")))?;
+        let answer = match helper.answer().map_err(|error| error.to_string()).and_then(checked) {
+            Ok(answer) => answer,
+            Err(error) => {
+                helper.end();
+                return Err(io(error));
+            }
+        };
+        let seen = session.uid.is_none_or(|uid| processes::visible(helper.pid, uid));
+        helper.end();
+        if !seen {
+            return Err(io("/proc hides the tests' processes, so nothing could be proven about them".to_owned()));
+        }
+        match answer.probe {
+            Some(Reached::Answered | Reached::Connected) => {
+                return Err(refuse("prod-probe-answered", "production can be reached from where the tests would run"));
+            }
+            Some(Reached::No(_)) | None => {}
+        }
+        if session.uid.is_none() {
+            why.push("the worker isn't root with the needed capabilities: the tests run as its own user".to_owned());
+        }
+        why.extend(answer.notes);
+        if closed {
+            // What made a private network fail is of no interest once there is one.
+        } else if !probed {
+            why.push("no production probe is set and there is no private network: nothing proves it closed".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Every file in order.
+    fn files(&self, session: &mut Session<'_>, unclean: &mut Vec<String>) -> Vec<FileResult> {
+        let env = self.environment(session.place);
+        let mut allowance = Allowance { count: artifacts::MOST, bytes: artifacts::MOST_BYTES };
+        let mut results = Vec::with_capacity(self.command.files.len());
+        for (index, (name, found)) in (0_u32..).zip(self.command.files.iter().zip(&self.found)) {
+            results.push(if *found == Found::Missing {
+                execute::not_run(name, FileReason::Missing, "the cut has no such file")
+            } else if !unclean.is_empty() {
+                execute::not_run(name, FileReason::NotRun, "an earlier file left processes that can't be ended")
+            } else if session.abandoned() || self.deadline <= Instant::now() {
+                execute::not_run(name, FileReason::NotRun, "no time was left")
+            } else if let Some(argv) = self.rules.argv(name) {
+                let (mut result, ended) = execute::file(session, index, name, argv, &env);
+                unclean.extend(ended.err().unwrap_or_default());
+                if unclean.is_empty() {
+                    collect(session, index, &mut result, &mut allowance, unclean);
+                }
+                result
+            } else {
+                execute::not_run(name, FileReason::NoRule, "no rule of the profile matches this path")
+            });
+        }
+        results
+    }
+
+    /// All that a test finds in its environment.
+    fn environment(&self, place: &Place) -> BTreeMap<String, String> {
+        let mut env = BTreeMap::from([("PATH".to_owned(), self.identity.path.clone())]);
+        env.extend(self.command.env.clone());
+        let fixed = [("TZ", "UTC"), ("LANG", "C.UTF-8"), ("LC_ALL", "C.UTF-8")];
+        env.extend(fixed.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let directories = [
+            ("HOME", "state"),
+            ("TMPDIR", "tmp"),
+            ("XDG_STATE_HOME", "state"),
+            ("XDG_CONFIG_HOME", "config"),
+            ("XDG_CACHE_HOME", "cache"),
+            ("XDG_DATA_HOME", "data"),
+            ("XDG_RUNTIME_DIR", "runtime"),
+            ("WARM_ARTIFACTS", "artifacts"),
+        ];
+        let path = |name: &str| place.own(name).to_string_lossy().into_owned();
+        env.extend(directories.map(|(name, directory)| (name.to_owned(), path(directory))));
+        env.extend(self.command.baseline_sha.clone().map(|sha| ("WARM_BASELINE_SHA".to_owned(), sha)));
+        env
+    }
+}
+
+fn collect(
+    session: &mut Session<'_>,
+    index: u32,
+    result: &mut FileResult,
+    allowance: &mut Allowance,
+    unclean: &mut Vec<String>,
+) {
+    match artifacts::collect(&session.place.own("artifacts"), session.uid, index, allowance, session.out) {
+        Ok((artifacts, notes)) => {
+            result.artifacts = artifacts;
+            let told = result.detail.take().into_iter().chain(notes).collect::<Vec<_>>().join("; ");
+            result.detail = (!told.is_empty()).then_some(told);
+        }
+        Err(error) => unclean.push(format!("the artifacts of {}: {error}", result.file)),
+    }
+    session.out.flush();
+}

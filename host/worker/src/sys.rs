@@ -1,0 +1,47 @@
+//! The few system calls for which no safe wrapper exists. All the unsafe code of this program is here.
+#![allow(unsafe_code, reason = "each call says why it is sound; everything else uses safe wrappers")]
+
+use rustix::thread::UnshareFlags;
+use std::io;
+
+/// Closes every descriptor but the three standard ones: whatever the starter leaked must not reach a test.
+///
+/// Call it before anything was opened.
+///
+/// # Errors
+/// What the kernel answers.
+pub(crate) fn close_inherited() -> io::Result<()> {
+    // SAFETY: called first thing in `main`, when no Rust object owns a descriptor above 2.
+    if unsafe { libc::close_range(3, libc::c_uint::MAX, 0) } == 0 {
+        return Ok(());
+    }
+    // Kernels before 5.9 and some sandboxes lack the call.
+    let listed: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|fd| *fd > 2)
+        .collect();
+    for fd in listed {
+        // SAFETY: as above; the directory's own descriptor is closed already, and closing it again is only an error.
+        unsafe { libc::close(fd) };
+    }
+    Ok(())
+}
+
+/// Gives every signal its default action. Ignored signals survive exec, so a test would inherit what the daemon
+/// ignores. The signal mask is reset by the standard library.
+pub(crate) fn default_signals() {
+    for signal in 1..=64 {
+        // SAFETY: SIG_DFL installs no handler; the kernel refuses the signals that can't be changed.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// Leaves namespaces, for this thread and the processes that it starts.
+///
+/// # Errors
+/// What the kernel answers, EPERM where the caller may not.
+pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    let flags = flags & (UnshareFlags::NEWNS | UnshareFlags::NEWNET | UnshareFlags::NEWIPC);
+    // SAFETY: the flag that makes the call unsafe (a private table of descriptors) can't be among these.
+    Ok(unsafe { rustix::thread::unshare_unsafe(flags) }?)
+}

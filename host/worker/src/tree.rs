@@ -1,0 +1,242 @@
+//! The private directories of a request and the tree that its tests see: the base tree under a layer of the request's
+//! own, so that what they write never reaches the base.
+
+use crate::sys;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::thread::UnshareFlags;
+use std::ffi::CString;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
+use std::path::{Path, PathBuf};
+
+/// The directories that belong to the request's user.
+const OWN: [&str; 7] = ["state", "tmp", "config", "cache", "data", "runtime", "artifacts"];
+
+/// Where a request lives.
+#[derive(Debug)]
+pub(crate) struct Place {
+    root: PathBuf,
+    uid: Option<u32>,
+    /// The upper layer where the tree is an overlay; none where it is a copy.
+    overlay: bool,
+}
+
+impl Place {
+    /// Makes the directories and the tree.
+    ///
+    /// With `mounts` the tree is an overlay in a mount namespace of this thread's own; where that can't be had, a copy.
+    /// On failure the place is handed back for cleaning all the same.
+    pub(crate) fn make(
+        requests: &Path,
+        generation: u64,
+        uid: Option<u32>,
+        base: &Path,
+        mounts: bool,
+    ) -> (Self, Result<(), String>) {
+        let mut place = Self { root: requests.join(generation.to_string()), uid, overlay: false };
+        let made = place.fill(requests, base, mounts);
+        (place, made)
+    }
+
+    fn fill(&mut self, requests: &Path, base: &Path, mounts: bool) -> Result<(), String> {
+        let wrong = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
+        // Searchable by the request's user, who has nothing to list here.
+        let mut crossing = DirBuilder::new();
+        crossing.mode(0o711);
+        match crossing.create(requests) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(wrong(requests, error)),
+            _ => {}
+        }
+        crossing.create(&self.root).map_err(|error| wrong(&self.root, error))?;
+        for path in OWN.map(|name| self.own(name)) {
+            DirBuilder::new().mode(0o700).create(&path).map_err(|error| wrong(&path, error))?;
+            self.give(&path).map_err(|error| wrong(&path, error))?;
+        }
+        let tree = self.tree();
+        fs::create_dir(&tree).map_err(|error| wrong(&tree, error))?;
+        if mounts && self.mount(base).is_ok() {
+            self.overlay = true;
+        } else {
+            copy(base, &tree)?;
+        }
+        if self.uid.is_some() {
+            self.give_all(&tree)?;
+        }
+        Ok(())
+    }
+
+    /// Lays an overlay over the base.
+    fn mount(&self, base: &Path) -> io::Result<()> {
+        sys::unshare(UnshareFlags::NEWNS)?;
+        rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        let (upper, work) = (self.own("upper"), self.own("work"));
+        DirBuilder::new().mode(0o755).create(&upper)?;
+        fs::set_permissions(&upper, fs::Permissions::from_mode(fs::metadata(base)?.mode() & 0o777))?;
+        DirBuilder::new().mode(0o700).create(&work)?;
+        // Copying up only the owner, not the bytes, is what makes giving the tree away cheap.
+        let options = |extra: &str| {
+            let text = [
+                b"lowerdir=",
+                &escape(base)[..],
+                b",upperdir=",
+                &escape(&upper),
+                b",workdir=",
+                &escape(&work),
+                extra.as_bytes(),
+            ];
+            CString::new(text.concat())
+        };
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        let tree = self.tree();
+        let (cheap, plain) = (options(",metacopy=on")?, options("")?);
+        let mounted = rustix::mount::mount("overlay", &tree, "overlay", flags, cheap.as_c_str())
+            .or_else(|_| rustix::mount::mount("overlay", &tree, "overlay", flags, plain.as_c_str()));
+        if let Err(error) = mounted {
+            let _ = fs::remove_dir(&upper);
+            let _ = fs::remove_dir(&work);
+            return Err(error.into());
+        }
+        // A second wall: where modes would let a test write to the base by its own path, the mount doesn't.
+        let _ = rustix::mount::mount_bind(base, base)
+            .and_then(|()| rustix::mount::mount_remount(base, MountFlags::BIND | MountFlags::RDONLY, c""));
+        Ok(())
+    }
+
+    fn give(&self, path: &Path) -> io::Result<()> {
+        self.uid.map_or(Ok(()), |uid| lchown(path, Some(uid), Some(uid)))
+    }
+
+    /// Children first: a directory that was given away may not be entered any more.
+    fn give_all(&self, tree: &Path) -> Result<(), String> {
+        let mut paths = vec![tree.to_owned()];
+        let mut next = 0;
+        while let Some(path) = paths.get(next).cloned() {
+            next += 1;
+            let wrong = |error: io::Error| format!("{}: {error}", path.display());
+            if path.symlink_metadata().map_err(wrong)?.is_dir() {
+                for entry in fs::read_dir(&path).map_err(wrong)? {
+                    paths.push(entry.map_err(wrong)?.path());
+                }
+            }
+        }
+        paths.iter().rev().try_for_each(|path| self.give(path).map_err(|error| format!("{}: {error}", path.display())))
+    }
+
+    /// The tree that the tests see.
+    pub(crate) fn tree(&self) -> PathBuf {
+        self.own("tree")
+    }
+
+    /// A directory of the request by its name.
+    pub(crate) fn own(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// All directories that tests may write to.
+    pub(crate) fn writable(&self) -> Vec<PathBuf> {
+        OWN.into_iter().chain(["tree"]).map(|name| self.own(name)).collect()
+    }
+
+    /// The directories that hold what tests wrote, once the overlay is gone.
+    pub(crate) fn written(&self) -> Vec<PathBuf> {
+        OWN.into_iter().chain([if self.overlay { "upper" } else { "tree" }]).map(|name| self.own(name)).collect()
+    }
+
+    /// The directory of the request.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Takes the overlay away.
+    ///
+    /// # Errors
+    /// When somebody still holds it; it is then taken out of sight at least.
+    pub(crate) fn unmount(&self) -> Result<(), String> {
+        if !self.overlay {
+            return Ok(());
+        }
+        let tree = self.tree();
+        rustix::mount::unmount(&tree, UnmountFlags::empty()).map_err(|error| {
+            let _ = rustix::mount::unmount(&tree, UnmountFlags::DETACH);
+            format!("the overlay {} is still in use: {error}", tree.display())
+        })
+    }
+}
+
+/// Overlay options are split at commas and colons.
+fn escape(path: &Path) -> Vec<u8> {
+    path.as_os_str()
+        .as_bytes()
+        .iter()
+        .flat_map(|&byte| if matches!(byte, b',' | b':' | b'\\') { vec![b'\\', byte] } else { vec![byte] })
+        .collect()
+}
+
+/// Copies a tree: directories, regular files with mode and time, links as they are.
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    let mut waiting = vec![(from.to_owned(), to.to_owned())];
+    let mut modes = Vec::new();
+    while let Some((from, to)) = waiting.pop() {
+        let wrong = |error: io::Error| format!("copying {}: {error}", from.display());
+        for entry in fs::read_dir(&from).map_err(wrong)? {
+            let entry = entry.map_err(wrong)?;
+            let (source, target) = (entry.path(), to.join(entry.file_name()));
+            let wrong = |error: io::Error| format!("copying {}: {error}", source.display());
+            let meta = entry.metadata().map_err(wrong)?;
+            if meta.is_dir() {
+                fs::create_dir(&target).map_err(wrong)?;
+                waiting.push((source, target));
+            } else if meta.is_symlink() {
+                let link = fs::read_link(&source).map_err(wrong)?;
+                std::os::unix::fs::symlink(link, &target).map_err(wrong)?;
+            } else if meta.is_file() {
+                fs::copy(&source, &target).map_err(wrong)?;
+                let modified = meta.modified().map_err(wrong)?;
+                // A file without write permission can't be opened for this; its time isn't worth a failure.
+                let _ = File::options().write(true).open(&target).and_then(|file| file.set_modified(modified));
+            } else {
+                return Err(format!("copying {}: it is neither file, directory nor link", source.display()));
+            }
+        }
+        modes.push((from, to));
+    }
+    // Last, because a directory may forbid writing.
+    for (from, to) in modes.iter().rev() {
+        fs::metadata(from)
+            .and_then(|meta| fs::set_permissions(to, fs::Permissions::from_mode(meta.mode() & 0o7777)))
+            .map_err(|error| format!("copying {}: {error}", from.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_keeps_modes_times_and_links() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::create_dir_all(from.path().join("a/b")).unwrap();
+        fs::write(from.path().join("a/run"), "x").unwrap();
+        fs::set_permissions(from.path().join("a/run"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(from.path().join("a/b"), fs::Permissions::from_mode(0o555)).unwrap();
+        std::os::unix::fs::symlink("/nowhere", from.path().join("link")).unwrap();
+        copy(from.path(), to.path()).unwrap();
+        let (old, new) =
+            (fs::metadata(from.path().join("a/run")).unwrap(), fs::metadata(to.path().join("a/run")).unwrap());
+        assert_eq!((old.mode(), old.modified().unwrap()), (new.mode(), new.modified().unwrap()));
+        assert_eq!(fs::metadata(to.path().join("a/b")).unwrap().mode() & 0o777, 0o555);
+        assert_eq!(fs::read_link(to.path().join("link")).unwrap(), Path::new("/nowhere"));
+        let socket = std::os::unix::net::UnixListener::bind(from.path().join("socket")).unwrap();
+        let other = tempfile::tempdir().unwrap();
+        assert!(copy(from.path(), other.path()).unwrap_err().contains("socket"));
+        drop(socket);
+    }
+
+    #[test]
+    fn separators_in_paths_are_escaped() {
+        assert_eq!(escape(Path::new("/a,b:c\\d")), b"/a\\,b\\:c\\\\d");
+    }
+}
