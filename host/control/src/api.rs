@@ -484,7 +484,7 @@ pub trait Policies: Send + Sync + 'static {
     /// Checks and serves a component; the one before goes on serving when this fails.
     ///
     /// # Errors
-    /// The whole refusal: what was expected, what was found and how to mend it go into [`ApiError::extra`] as
+    /// The whole refusal: what was expected, what was found and how to mend it go into the error with [`ApiError::with`], as
     /// `expected`, `found` and `fix`.
     async fn load(&self, slot: PolicySlot, component: Bytes) -> Result<PolicyView, ApiError>;
 

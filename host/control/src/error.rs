@@ -6,6 +6,7 @@
 use http::StatusCode;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// A typed refusal, on its way to a client as `{"error": CODE, "message", "help"?, "requestId", …extra}`.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -20,11 +21,11 @@ pub struct ApiError {
     /// What to do about it.
     pub help: Option<String>,
     /// Further fields of the answer. They never replace the four named ones.
-    pub extra: Map<String, Value>,
+    pub extra: Option<Box<Map<String, Value>>>,
     /// For `retry-after`, in seconds.
     pub retry_after: Option<u32>,
     /// The policy that decided so, for `x-warmhold-policy`.
-    pub policy: Option<String>,
+    pub policy: Option<Arc<str>>,
 }
 
 impl ApiError {
@@ -35,7 +36,7 @@ impl ApiError {
             code: code.into(),
             message: message.into(),
             help: None,
-            extra: Map::new(),
+            extra: None,
             retry_after: None,
             policy: None,
         }
@@ -44,6 +45,12 @@ impl ApiError {
     /// 400: the request itself is wrong.
     pub fn bad_request(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, message)
+    }
+
+    /// 401 `unauthorized`: no token that is known, or more than one.
+    #[must_use]
+    pub fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", "show one valid token: authorization: Bearer TOKEN")
     }
 
     /// 403: not with this token.
@@ -82,7 +89,7 @@ impl ApiError {
     /// With one more field in the answer.
     #[must_use]
     pub fn with(mut self, field: impl Into<String>, value: impl Into<Value>) -> Self {
-        self.extra.insert(field.into(), value.into());
+        self.extra.get_or_insert_default().insert(field.into(), value.into());
         self
     }
 
@@ -95,7 +102,7 @@ impl ApiError {
 
     /// With the policy that decided so.
     #[must_use]
-    pub fn with_policy(mut self, policy: impl Into<String>) -> Self {
+    pub fn with_policy(mut self, policy: impl Into<Arc<str>>) -> Self {
         self.policy = Some(policy.into());
         self
     }
@@ -110,7 +117,7 @@ impl ApiError {
             body.insert("help".into(), help.clone().into());
         }
         body.insert("requestId".into(), request_id.into());
-        for (field, value) in &self.extra {
+        for (field, value) in self.extra.iter().flat_map(|extra| extra.iter()) {
             body.entry(field.clone()).or_insert_with(|| value.clone());
         }
         Value::Object(body)

@@ -7,12 +7,16 @@
 pub mod api;
 mod error;
 mod files;
+mod http;
 mod listen;
 mod machine;
 pub mod primary;
+mod server;
 mod tokens;
 
 pub use error::ApiError;
+pub use http::{Control, ControlOptions, RequestLimits};
 pub use listen::{DEFAULT_PORT, ListenAddress, ListenError};
 pub use machine::{MachineName, MachineNameError, is_holder};
+pub use server::{BindError, Server, ServerLimits};
 pub use tokens::{IssuedToken, MachineTokens, Tokens, TokensError};

@@ -1,0 +1,139 @@
+//! From a request to an answer.
+//!
+//! [`Control::respond`] is the whole of it: one request goes through the checks of `checks`, in their fixed order, then
+//! to the module of its route. Nothing here decides about rows; it asks the ledger, and the ledger asks the policy.
+
+mod answer;
+mod body;
+mod checks;
+mod exchange;
+mod fields;
+mod ledger;
+mod policies;
+mod ports;
+mod replays;
+mod resources;
+mod route;
+mod rows;
+mod uri;
+mod workers;
+
+use crate::api::{Policies, Replays, Workers};
+use crate::primary::PrimarySource;
+use crate::tokens::Tokens;
+use answer::Answer;
+use axum::body::Body;
+use exchange::Exchange;
+use http::{Request, Response};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use warmhold_ledger::Ledger;
+
+/// What one request may take.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestLimits {
+    /// Bytes of a JSON body.
+    pub body: usize,
+    /// Bytes of a policy.
+    pub policy: usize,
+    /// For a JSON body to arrive; a policy has four times as long.
+    pub body_time: Duration,
+    /// For a write to wait for the ledger, counted from the request's head.
+    pub write_time: Duration,
+}
+
+impl Default for RequestLimits {
+    /// 1 MiB, 64 MiB for policies, 15 s each.
+    fn default() -> Self {
+        Self {
+            body: 1 << 20,
+            policy: 64 << 20,
+            body_time: Duration::from_secs(15),
+            write_time: Duration::from_secs(15),
+        }
+    }
+}
+
+/// What the routes are made of.
+pub struct ControlOptions {
+    /// Rows.
+    pub ledger: Ledger,
+    /// Callers.
+    pub tokens: Tokens,
+    /// Who may write; the ledger has the same.
+    pub primary: Arc<PrimarySource>,
+    /// Refuse every write while the primary is unknown, not only those of workers.
+    pub require_primary: bool,
+    /// Replays.
+    pub replays: Arc<dyn Replays>,
+    /// Standing workers.
+    pub workers: Arc<dyn Workers>,
+    /// Policies.
+    pub policies: Arc<dyn Policies>,
+    /// See [`RequestLimits`].
+    pub limits: RequestLimits,
+}
+
+/// The control plane, for any number of requests at once.
+pub struct Control {
+    options: ControlOptions,
+}
+
+impl Control {
+    /// With these parts.
+    #[must_use]
+    pub fn new(options: ControlOptions) -> Arc<Self> {
+        Arc::new(Self { options })
+    }
+
+    /// Answers one request; never fails, never panics on what a client sends.
+    ///
+    /// When the returned future is dropped before it ends, a write that the ledger has taken is still made whole.
+    pub async fn respond<B>(self: &Arc<Self>, request: Request<B>, peer: IpAddr) -> Response<Body>
+    where
+        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
+        let started = Instant::now();
+        let (head, body) = request.into_parts();
+        let mut exchange = Exchange::new(Arc::clone(self), head, Body::new(body), peer, started);
+        let answer = match checks::pass(&mut exchange).await {
+            Ok(route) => dispatch(&mut exchange, route).await,
+            Err(refused) => Err(refused),
+        };
+        let answer = answer.unwrap_or_else(|error| Answer::refusal(&error, &exchange.id));
+        exchange.finish(answer)
+    }
+}
+
+async fn dispatch(exchange: &mut Exchange, route: route::Route) -> Result<Answer, crate::ApiError> {
+    use route::Route;
+    match route {
+        Route::Primary => Ok(checks::primary(exchange)),
+        Route::Alive => Ok(Answer::text("ok\n")),
+        Route::Ready => checks::ready(exchange).await,
+        Route::Resources => resources::list(exchange).await,
+        Route::Register => resources::register(exchange).await,
+        Route::Heartbeat(id) => resources::heartbeat(exchange, &id).await,
+        Route::Remove(id) => resources::remove(exchange, &id).await,
+        Route::LeasePort => ports::lease(exchange).await,
+        Route::RenewPort(port) => ports::renew(exchange, &port).await,
+        Route::ReleasePort(port) => ports::release(exchange, &port).await,
+        Route::RegisterWorker => workers::register(exchange).await,
+        Route::AcquireWorker => workers::acquire(exchange).await,
+        Route::Transition(worker, kind) => workers::transition(exchange, &worker, kind).await,
+        Route::PrepareWorkers => workers::prepare(exchange).await,
+        Route::ListWorkers => workers::list(exchange).await,
+        Route::RemoveWorker(worker) => workers::remove(exchange, &worker).await,
+        Route::QuarantineWorker(worker) => workers::quarantine(exchange, &worker).await,
+        Route::StartReplay => replays::start(exchange).await,
+        Route::ListReplays => replays::list(exchange).await,
+        Route::ShowReplay(id) => replays::show(exchange, &id).await,
+        Route::FinalizeReplay(id) => replays::finalize(exchange, &id).await,
+        Route::QuarantineReplay(id) => replays::quarantine(exchange, &id).await,
+        Route::ListPolicies => policies::list(exchange).await,
+        Route::LoadPolicy(slot) => policies::load(exchange, slot).await,
+        Route::RollBackPolicy(slot) => policies::roll_back(exchange, slot).await,
+    }
+}

@@ -1,0 +1,74 @@
+//! Bodies: bounded in bytes and in time, then JSON as the original reads it.
+
+use super::exchange::Exchange;
+use crate::error::ApiError;
+use bytes::Bytes;
+use http::{StatusCode, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use std::time::Duration;
+use warmhold_ledger::json::{self, Duplicates};
+
+/// Reads a JSON body.
+pub(super) async fn read_json(exchange: &mut Exchange) -> Result<Value, ApiError> {
+    let limits = exchange.control.options.limits;
+    let bytes = read(exchange, limits.body, limits.body_time).await?;
+    parse(&bytes)
+}
+
+/// Reads a JSON body that must be an object; `code` is the route's own for one that isn't.
+pub(super) async fn read_object(exchange: &mut Exchange, code: &'static str) -> Result<Map<String, Value>, ApiError> {
+    match read_json(exchange).await? {
+        Value::Object(fields) => Ok(fields),
+        _ => Err(ApiError::bad_request(code, "the body must be a JSON object")),
+    }
+}
+
+/// Reads a JSON body into a type of this crate's own routes; no body is an empty object.
+pub(super) async fn read_typed<T: DeserializeOwned>(
+    exchange: &mut Exchange,
+    code: &'static str,
+) -> Result<T, ApiError> {
+    let limits = exchange.control.options.limits;
+    let bytes = read(exchange, limits.body, limits.body_time).await?;
+    let value = if bytes.is_empty() { Value::Object(Map::new()) } else { parse(&bytes)? };
+    if !value.is_object() {
+        return Err(ApiError::bad_request(code, "the body must be a JSON object"));
+    }
+    serde_json::from_value(value).map_err(|error| ApiError::bad_request(code, error.to_string()))
+}
+
+/// Reads a policy.
+pub(super) async fn read_component(exchange: &mut Exchange) -> Result<Bytes, ApiError> {
+    let limits = exchange.control.options.limits;
+    read(exchange, limits.policy, limits.body_time * 4).await
+}
+
+fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
+    // Readers of the original skip a byte order mark.
+    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    json::parse(text, Duplicates::LastWins).map_err(|error| ApiError::bad_request("invalid-json", error.to_string()))
+}
+
+async fn read(exchange: &mut Exchange, limit: usize, time: Duration) -> Result<Bytes, ApiError> {
+    let too_large =
+        || ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", format!("a body here has at most {limit} bytes"));
+    let announced = exchange.head.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    if announced.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > limit as u64) {
+        return Err(too_large());
+    }
+    let Some(body) = exchange.body.get_mut().take() else { return Ok(Bytes::new()) };
+    let collected = tokio::time::timeout(time, Limited::new(body, limit).collect()).await.map_err(|_| {
+        ApiError::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "request-timeout",
+            format!("the body didn't arrive within {} s", time.as_secs()),
+        )
+    })?;
+    match collected {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large()),
+        Err(_) => Err(ApiError::bad_request("incomplete-body", "the body ended before it was whole")),
+    }
+}

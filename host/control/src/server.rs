@@ -1,0 +1,195 @@
+//! The listening side: a loop of its own over hyper, since every limit must be ours to state.
+//!
+//! What is beyond a limit waits or is turned away; nothing grows without one. Connections beyond theirs stay in the
+//! kernel's queue until one ends. A head must arrive in time, which also ends connections that idle; hyper answers a
+//! head that is too large or has too many headers by itself (431), and this crate everything after that.
+
+use crate::http::Control;
+use crate::listen::ListenAddress;
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// What connections may take.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerLimits {
+    /// Connections at once.
+    pub connections: usize,
+    /// Headers of a request.
+    pub headers: usize,
+    /// Bytes of a request's head; at least 8 KiB.
+    pub head: usize,
+    /// For a head to arrive, counted from the end of the request before: so also how long a connection may idle.
+    pub head_time: Duration,
+    /// For what is in flight to end, once the server is to stop.
+    pub drain: Duration,
+}
+
+impl Default for ServerLimits {
+    /// 1,024 connections, 64 headers in 32 KiB, 30 s for a head, 10 s to drain.
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            headers: 64,
+            head: 32 << 10,
+            head_time: Duration::from_secs(30),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The address can't be listened on now.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another process does.
+    #[error("{address} is in use: another daemon may be serving there")]
+    InUse {
+        /// The address.
+        address: ListenAddress,
+    },
+    /// The system refuses.
+    #[error("{address} can't be listened on: {source}")]
+    Io {
+        /// The address.
+        address: ListenAddress,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl BindError {
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::InUse { .. } => "listen-in-use",
+            Self::Io { .. } => "listen-failed",
+        }
+    }
+}
+
+/// A socket that is bound; clients that connect wait until it is served.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    limits: ServerLimits,
+}
+
+impl Server {
+    /// Binds an address.
+    ///
+    /// # Errors
+    /// It is in use, or the system refuses.
+    pub async fn bind(address: ListenAddress, limits: ServerLimits) -> Result<Self, BindError> {
+        match TcpListener::bind(address.socket()).await {
+            Ok(listener) => Ok(Self { listener, limits }),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(BindError::InUse { address }),
+            Err(source) => Err(BindError::Io { address, source }),
+        }
+    }
+
+    /// Where it listens; tells the port where port 0 was asked for.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop` ends; then no connection is accepted, what is in flight may end within the drain time, and
+    /// the rest is cut off. Returns how many connections were.
+    pub async fn serve(self, control: Arc<Control>, stop: impl Future<Output = ()>) -> usize {
+        let Self { listener, limits } = self;
+        let places = Arc::new(Semaphore::new(limits.connections));
+        let graceful = GracefulShutdown::new();
+        let mut connections = JoinSet::new();
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            let accepted = async {
+                // Never closed, so this can't fail.
+                let place = Arc::clone(&places).acquire_owned().await.ok();
+                (place, listener.accept().await)
+            };
+            let (place, accepted) = tokio::select! {
+                () = &mut stop => break,
+                // Ended ones are collected as they end, so that the set doesn't grow.
+                Some(ended) = connections.join_next() => {
+                    report(ended);
+                    continue;
+                }
+                accepted = accepted => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    let watcher = graceful.watcher();
+                    let connection = connection(stream, peer.ip(), Arc::clone(&control), limits);
+                    connections.spawn(async move {
+                        let _place = place;
+                        if let Err(error) = watcher.watch(connection).await {
+                            // Clients go away, idle and send nonsense; none of it is a fault of ours.
+                            tracing::debug!(%error, "a connection ended early");
+                        }
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection can't be accepted");
+                    // Out of file descriptors, most likely: the error comes again at once, until one is free.
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        drop(listener);
+        if tokio::time::timeout(limits.drain, graceful.shutdown()).await.is_err() {
+            tracing::warn!(left = connections.len(), "requests were cut off: they took longer than the drain time");
+        }
+        while let Some(ended) = connections.try_join_next() {
+            report(ended);
+        }
+        let cut = connections.len();
+        connections.shutdown().await;
+        cut
+    }
+}
+
+fn connection(
+    stream: TcpStream,
+    peer: IpAddr,
+    control: Arc<Control>,
+    limits: ServerLimits,
+) -> hyper::server::conn::http1::Connection<
+    TokioIo<TcpStream>,
+    impl hyper::service::Service<http::Request<Incoming>, Response = http::Response<Body>, Error = Infallible, Future: Send>,
+> {
+    // Answers are small and written whole: waiting for more to send would only delay them. Where it can't be set, they
+    // are slower, and right.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request| {
+        let control = Arc::clone(&control);
+        async move { Ok::<_, Infallible>(control.respond(request, peer).await) }
+    });
+    hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head_time)
+        .max_headers(limits.headers)
+        .max_buf_size(limits.head.max(8 << 10))
+        .serve_connection(TokioIo::new(stream), service)
+}
+
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a connection's task failed");
+    }
+}
