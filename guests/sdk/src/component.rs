@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 /// A trap has no text: without this, a policy that panics dies silently. The message goes through the world's own log,
 /// since nothing else leaves a component that has no WASI.
-pub fn install_panic_hook(write: fn(&str)) {
+pub(crate) fn install_panic_hook(write: fn(&str)) {
     std::panic::set_hook(Box::new(move |info| {
         let payload = info.payload();
         let message = payload

@@ -56,10 +56,8 @@ pub use settings::unknown_keys;
 /// A row of the interface, and the other types that every world shares.
 pub use warmhold_bindings_types::warmhold::policy::types;
 
-/// What the macros expand to; not for authors.
-#[doc(hidden)]
-pub mod __macro {
-    pub use crate::component::install_panic_hook;
+/// The generated bindings, a module for each world: what the macros expand to, and the way to what the traits don't cover.
+pub mod bindings {
     pub use {warmhold_bindings_facts as facts, warmhold_bindings_lease as lease};
     pub use {warmhold_bindings_manifest as manifest, warmhold_bindings_replay as replay};
 }

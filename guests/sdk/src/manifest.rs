@@ -42,9 +42,10 @@ macro_rules! manifest_policy {
         #[cfg(target_arch = "wasm32")]
         #[allow(unsafe_code, reason = "the generated exports of a component are unsafe functions")]
         mod __component {
+            #[allow(unused_imports, reason = "the policy may be named by its whole path")]
             use super::*;
             type Component = $crate::manifest::Exported<$policy>;
-            $crate::__macro::manifest::export_component!(Component with_types_in $crate::__macro::manifest);
+            $crate::bindings::manifest::export_component!(Component with_types_in $crate::bindings::manifest);
 
             #[global_allocator]
             static ALLOCATOR: $crate::alloc::Bump = $crate::alloc::Bump::new();

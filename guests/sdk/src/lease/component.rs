@@ -15,9 +15,10 @@ macro_rules! lease_policy {
         #[cfg(target_arch = "wasm32")]
         #[allow(unsafe_code, reason = "the generated exports of a component are unsafe functions")]
         mod __component {
+            #[allow(unused_imports, reason = "the policy may be named by its whole path")]
             use super::*;
             type Component = $crate::lease::component::Exported<$policy>;
-            $crate::__macro::lease::export_component!(Component with_types_in $crate::__macro::lease);
+            $crate::bindings::lease::export_component!(Component with_types_in $crate::bindings::lease);
 
             #[global_allocator]
             static ALLOCATOR: $crate::alloc::Bump = $crate::alloc::Bump::new();

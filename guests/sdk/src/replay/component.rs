@@ -20,9 +20,10 @@ macro_rules! replay_policy {
         #[cfg(target_arch = "wasm32")]
         #[allow(unsafe_code, reason = "the generated exports of a component are unsafe functions")]
         mod __component {
+            #[allow(unused_imports, reason = "the policy may be named by its whole path")]
             use super::*;
             type Component = $crate::replay::component::Exported<$policy>;
-            $crate::__macro::replay::export_component!(Component with_types_in $crate::__macro::replay);
+            $crate::bindings::replay::export_component!(Component with_types_in $crate::bindings::replay);
         }
     };
 }

@@ -1,0 +1,3 @@
+//! Never answers: the deadline ends it.
+
+warmhold_sdk::lease_policy!(hostile::lease::Hostile<hostile::lease::EndlessLoop>);

@@ -1,0 +1,3 @@
+//! Keeps its lease: the host quarantines.
+
+warmhold_sdk::replay_policy!(hostile::replay::Hostile<hostile::replay::KeepLease>);

@@ -1,0 +1,3 @@
+//! A quarantined worker leased: the fence refuses.
+
+warmhold_sdk::lease_policy!(hostile::lease::Hostile<hostile::lease::LeaseQuarantined>);

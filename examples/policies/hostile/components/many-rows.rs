@@ -1,0 +1,3 @@
+//! Two thousand rows: the fence refuses.
+
+warmhold_sdk::lease_policy!(hostile::lease::Hostile<hostile::lease::ManyRows>);

@@ -1,0 +1,3 @@
+//! Takes all memory: the limit ends it.
+
+warmhold_sdk::lease_policy!(hostile::lease::Hostile<hostile::lease::MemoryBomb>);

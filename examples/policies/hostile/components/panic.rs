@@ -1,0 +1,3 @@
+//! A panic: its text is in the log.
+
+warmhold_sdk::lease_policy!(hostile::lease::Hostile<hostile::lease::Panic>);
