@@ -1,6 +1,6 @@
 //! Asks the daemon, over HTTP.
 
-mod locate;
+pub mod locate;
 pub mod view;
 
 pub use locate::{DaemonFile, Endpoint, Role, daemon_file, default_root, locate, tokens_file};
@@ -201,15 +201,15 @@ pub(crate) fn refusal(status: u16, body: Option<&Value>) -> CliError {
     let text = |name: &str| body.and_then(|body| body.get(name)).and_then(Value::as_str).map(crate::term::harmless);
     let code = text("error").unwrap_or_else(|| format!("http-{status}"));
     let mut message = text("message").unwrap_or_else(|| format!("the daemon answered {status}"));
+    if let Some(id) = text("requestId") {
+        message.push_str(&format!(" (request {id})"));
+    }
     for name in ["expected", "found"] {
         let value = body.and_then(|body| body.get(name));
         if let Some(value) = value {
             let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             message.push_str(&format!("\n  {name}: {}", crate::term::harmless(&shown)));
         }
-    }
-    if let Some(id) = text("requestId") {
-        message.push_str(&format!(" (request {id})"));
     }
     let help = text("fix").or_else(|| text("help")).or_else(|| match status {
         401 => Some("the token isn't one of this daemon's; `--root` names the root that holds its tokens".to_owned()),

@@ -21,11 +21,8 @@ pub(super) fn run(global: &Global, command: &PolicyCommand) -> Result<Exit, CliE
     match command {
         PolicyCommand::Load { slot, file, json } => {
             let component = read(file)?;
-            let answer = connect(global, Role::Admin)?.post_bytes(
-                &format!("/v1/policies/{}", slot.as_str()),
-                &component,
-                LOAD,
-            )?;
+            let path = format!("/v1/policies/{}", slot.as_str());
+            let answer = connect(global, Role::Admin)?.post_bytes(&path, &component, LOAD).map_err(refused)?;
             shown(&answer, "serves now", *json)?;
         }
         PolicyCommand::List(args) => {
@@ -43,6 +40,15 @@ pub(super) fn run(global: &Global, command: &PolicyCommand) -> Result<Exit, CliE
         }
     }
     Ok(Exit::Done)
+}
+
+/// What is wrong with the component is an answer, whatever its status; a wrong token stays wrong usage.
+fn refused(error: CliError) -> CliError {
+    match (error.exit, error.code.as_str()) {
+        (Exit::Usage, "unauthorized" | "forbidden") => error,
+        (Exit::Usage, _) => CliError { exit: Exit::No, ..error },
+        _ => error,
+    }
 }
 
 /// The whole file, as it is at one moment: the daemon refuses what was cut short.

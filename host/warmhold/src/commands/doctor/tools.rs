@@ -15,7 +15,7 @@ pub(super) fn check(config: &Config) -> Vec<Check> {
         .profiles
         .values()
         .filter_map(|profile| match &profile.backend {
-            Backend::Kubectl(kubectl) => Some((profile, kubectl)),
+            Backend::Kubectl(kubectl) => Some(kubectl),
             Backend::Local => None,
         })
         .collect();
@@ -23,7 +23,7 @@ pub(super) fn check(config: &Config) -> Vec<Check> {
         let kubectl = kubectl();
         let usable = kubectl.fix.is_none();
         checks.push(kubectl);
-        checks.extend(clusters.into_iter().filter(|_| usable).map(|(profile, kubectl)| context(profile, kubectl)));
+        checks.extend(clusters.into_iter().filter(|_| usable).map(context));
     }
     checks
 }
@@ -133,14 +133,10 @@ fn kubectl() -> Check {
     }
 }
 
-fn context(profile: &Profile, kubectl: &Kubectl) -> Check {
-    let name = format!("profile {}", profile.name);
+fn context(kubectl: &Kubectl) -> Check {
+    let name = format!("context {}", kubectl.context);
     match output("kubectl", &["config", "get-contexts", &kubectl.context, "--no-headers", "--output=name"]) {
-        Some(_) => Check::ok(&name, format!("context {} is known", kubectl.context)),
-        None => Check::fail(
-            &name,
-            format!("kubectl knows no context {}", kubectl.context),
-            "kubectl config get-contexts shows those it knows",
-        ),
+        Some(_) => Check::ok(&name, "kubectl knows it"),
+        None => Check::fail(&name, "kubectl doesn't know it", "kubectl config get-contexts shows those it knows"),
     }
 }
