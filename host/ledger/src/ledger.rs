@@ -104,7 +104,7 @@ impl Ledger {
         Self::start(open_store(path, options.tombstones)?, path, options)
     }
 
-    fn start(store: Store, path: &Path, options: Options) -> Result<Self, OpenError> {
+    pub(crate) fn start(store: Store, path: &Path, options: Options) -> Result<Self, OpenError> {
         let queue = Arc::new(Queue::new(options.queue));
         let counters = Arc::new(Counters::default());
         let writer = Writer {
@@ -262,7 +262,7 @@ fn applied(outcome: Outcome) -> Result<Applied, ApplyError> {
 /// had been opened in between.
 static OPENING: Mutex<()> = Mutex::new(());
 
-fn open_store(path: &Path, tombstones: u64) -> Result<Store, OpenError> {
+pub(crate) fn open_store(path: &Path, tombstones: u64) -> Result<Store, OpenError> {
     let _alone = OPENING.lock();
     let io = |path: &Path| {
         let path = path.to_owned();
@@ -273,9 +273,7 @@ fn open_store(path: &Path, tombstones: u64) -> Result<Store, OpenError> {
     if let Some(kind) = file_system::refused(f_type) {
         return Err(OpenError::NetworkFileSystem { path: path.to_owned(), kind });
     }
-    if !folder.as_os_str().is_empty() {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(io(folder))?;
-    }
+    make_folder(folder).map_err(io(folder))?;
     let turnstile = beside(path, "-turn");
     let turnstile = Turnstile::open(&turnstile).map_err(io(&turnstile))?;
     let turn = turnstile.take_within(PATIENCE).map_err(io(path))?;
@@ -300,6 +298,18 @@ fn open_store(path: &Path, tombstones: u64) -> Result<Store, OpenError> {
         tighten(&file, mode).map_err(io(&file))?;
     }
     Store::new(path, turnstile, connection, tombstones)
+}
+
+/// Makes the folder where it is missing, so that it outlives a loss of power as the file in it does.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    if folder.as_os_str().is_empty() || folder.exists() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    match folder.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => fs::File::open(parent)?.sync_all(),
+        _ => Ok(()),
+    }
 }
 
 /// A file next to the ledger's.

@@ -3,7 +3,9 @@
 use crate::row::{Kind, Row};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use std::fmt::Write as _;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -158,7 +160,7 @@ pub(crate) fn inspect(path: &Path) -> Result<(), OpenError> {
 
 fn inspect_with(path: &Path) -> Result<(), OpenError> {
     let failed = |source| OpenError::sqlite(path, source);
-    let reader = open_reader(path).map_err(failed)?;
+    let reader = open_inspector(path).map_err(failed)?;
     if version(&reader, path)? == 0 {
         return Ok(());
     }
@@ -242,6 +244,33 @@ pub(crate) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
     connection.busy_timeout(Duration::from_secs(5))?;
     connection.pragma_update(None, "trusted_schema", false)?;
     Ok(connection)
+}
+
+/// For a look at a file by who holds the turn. Without a log nobody has the file open, and SQLite is told that it can't
+/// change: else it would leave an empty log behind. With a log it must take part in the locking.
+fn open_inspector(path: &Path) -> rusqlite::Result<Connection> {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    if Path::new(&log).exists() {
+        return open_reader(path);
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    Connection::open_with_flags(immutable_uri(path), flags)
+}
+
+/// The path as SQLite's URI; every byte that could mean something there is escaped.
+fn immutable_uri(path: &Path) -> String {
+    let mut uri = "file:".to_owned();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' => uri.push(char::from(*byte)),
+            byte => {
+                // Writing to a String can't fail.
+                let _ = write!(uri, "%{byte:02X}");
+            }
+        }
+    }
+    uri + "?immutable=1"
 }
 
 /// Rows after a position and after a sequence number, in order of registration.

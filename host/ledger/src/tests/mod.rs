@@ -1,5 +1,12 @@
 //! Behaviour of the whole ledger, with real files and real processes.
 
+mod durability;
+mod fence;
+mod gate;
+mod group;
+mod opening;
 mod policy;
+mod processes;
+mod reads;
 mod routes;
 mod support;

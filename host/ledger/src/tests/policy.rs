@@ -73,7 +73,11 @@ pub(crate) fn verdict(view: &dyn View, at: &Moment, caller: &Caller, operation: 
     };
     let port_row = |port: u16, lease: &str| {
         let row = view.get(&format!("port-lease:{port}")).ok_or(Refusal::NotFound)?;
-        if row.owner == caller.owner && attrs(&row)["leaseId"] == lease { Ok(row) } else { Err(Refusal::NotOwner) }
+        if row.owner == caller.owner && !lease.is_empty() && attrs(&row)["leaseId"] == lease {
+            Ok(row)
+        } else {
+            Err(Refusal::NotOwner)
+        }
     };
     match operation {
         Operation::Register(draft) => {

@@ -3,7 +3,7 @@
 use crate::tests::policy::Reference;
 use crate::*;
 use parking_lot::Mutex;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -70,6 +70,10 @@ impl Case {
 
     pub(crate) fn open(&self) -> Ledger {
         Ledger::open(&self.path(), self.options()).unwrap()
+    }
+
+    pub(crate) fn open_with(&self, decider: Arc<dyn Decider>) -> Ledger {
+        Ledger::open(&self.path(), Options { decider, ..self.options() }).unwrap()
     }
 
     pub(crate) fn sleep(&self, ms: u64) {
@@ -175,4 +179,16 @@ impl Ledger {
     pub(crate) async fn refusal(&self, submission: Submission) -> &'static str {
         self.apply(submission).await.unwrap_err().code()
     }
+}
+
+/// All bytes of a ledger's files but the shared memory, which holds nothing that lasts.
+pub(crate) fn bytes(path: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = std::fs::read_dir(path.parent().unwrap())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| !path.to_str().unwrap().ends_with("-shm"))
+        .map(|path| (path.display().to_string(), std::fs::read(&path).unwrap()))
+        .collect();
+    files.sort();
+    files
 }
