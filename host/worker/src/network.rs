@@ -51,7 +51,8 @@ pub(crate) fn probe(url: &str, patience: Duration) -> Result<Reached, String> {
     let ask = || -> io::Result<bool> {
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")?;
+        // In one piece: a server may answer and close as soon as it has read the first.
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").as_bytes())?;
         let mut start = [0; 5];
         stream.read_exact(&mut start)?;
         Ok(&start == b"HTTP/")

@@ -27,12 +27,19 @@ pub(crate) fn close_inherited() -> io::Result<()> {
     Ok(())
 }
 
+const MOST_SIGNAL: i32 = 64;
+
 /// Gives every signal its default action. Ignored signals survive exec, so a test would inherit what the daemon
 /// ignores. The signal mask is reset by the standard library.
 pub(crate) fn default_signals() {
-    for signal in 1..=64 {
-        // SAFETY: SIG_DFL installs no handler; the kernel refuses the signals that can't be changed.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // A kernel's `sigaction` of zeros is the default action, no flags and no mask; none is larger than this.
+    let default = [0_u64; 4];
+    for signal in 1..=libc::c_long::from(MOST_SIGNAL) {
+        let none = std::ptr::null_mut::<u64>();
+        // The C library's own call keeps two signals for itself.
+        // SAFETY: the action installs no handler and outlives the call, nothing is written back, and the mask's size is
+        // the kernel's; it refuses the signals that can't be changed.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), none, 8_usize) };
     }
 }
 

@@ -47,10 +47,10 @@ pub(crate) struct Pod {
     pub(crate) variables: Vec<(String, String)>,
 }
 
-/// A user of its own for each pod, so that tests that run at once don't take each other's processes for leftovers.
+/// A user of its own for each pod (and the next id for its worker, where that isn't root), so that tests that run at once don't take each other's processes for leftovers.
 fn fresh_uid() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    200_000 + (std::process::id() % 20_000) * 100 + NEXT.fetch_add(1, Ordering::SeqCst) % 100
+    200_000 + (std::process::id() % 20_000) * 100 + NEXT.fetch_add(2, Ordering::SeqCst) % 100
 }
 
 impl Pod {
