@@ -1,9 +1,8 @@
 //! Making a pod: its directory and files at once, under the lock; then its init containers, one after the other, by a
 //! thread that holds the creation's own lock as long as it lives.
 
-use super::cgroup::Group;
 use super::container::{Container, list};
-use super::place::{Place, folder_with, lock, lock_file, open_mode, root};
+use super::place::{Lock, Place, folder_with, lock, open_mode, root};
 use super::process::{Identity, boot_id};
 use super::settle::{PATIENCE, limits};
 use super::spawn::{self, Program};
@@ -11,7 +10,6 @@ use super::state::Local;
 use super::status::{self, Exit};
 use super::{Inner, manifest, time};
 use crate::PodsError;
-use rustix::fs::FlockOperation;
 use serde_json::Value;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
@@ -77,7 +75,7 @@ pub(super) fn create(inner: &Arc<Inner>, place: Place, namespace: &str, manifest
 }
 
 /// Directories and files; answers the creation's lock.
-fn fill(inner: &Inner, place: &Place, pod: &mut Value, local: &mut Local) -> Result<File, PodsError> {
+fn fill(inner: &Inner, place: &Place, pod: &mut Value, local: &mut Local) -> Result<Lock, PodsError> {
     let failed = |error: io::Error| PodsError::io(&format!("making {}", place.directory.display()), &error);
     folder_mode(place)?;
     folder_with(&place.directory.join("volumes"), open_mode()).map_err(failed)?;
@@ -107,13 +105,12 @@ fn fill(inner: &Inner, place: &Place, pod: &mut Value, local: &mut Local) -> Res
             Container::read(spec, pod, place, &inner.programs)?;
         }
     }
-    let creation = lock_file(&place.creation_file()).map_err(failed)?;
-    lock(&creation, FlockOperation::LockExclusive).map_err(failed)?;
+    let creation = lock(&place.creation_file()).map_err(failed)?;
     if let Some(users) = &inner.users {
         let uid = users.take(&place.directory, &local.pod_uid);
         local.request_uid = Some(uid.map_err(|error| PodsError::io("taking a user for the pod's requests", &error))?);
     }
-    local.group = group(&local.pod_uid);
+    local.group = inner.group(&local.pod_uid);
     place.write_local(local)?;
     place.write_pod(pod)?;
     Ok(creation)
@@ -123,16 +120,6 @@ fn folder_mode(place: &Place) -> Result<(), PodsError> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(&place.directory, fs::Permissions::from_mode(open_mode()))
         .map_err(|error| PodsError::io(&format!("making {}", place.directory.display()), &error))
-}
-
-/// A control group for a pod; none where there are none.
-pub(super) fn group(pod_uid: &str) -> Option<Group> {
-    let group = Group::below_own(&format!("warmhold-pod-{pod_uid}"))?;
-    if group.v2 && !group.delegates_memory() {
-        // It marks the pod's processes all the same; memory is limited for each process then.
-        tracing::debug!(group = %group.path.display(), "the control group can't limit memory");
-    }
-    Some(group)
 }
 
 /// Runs the init containers, then starts the others. Ends early, without an error, when the pod is deleted meanwhile.

@@ -4,7 +4,7 @@ use super::cgroup::Group;
 use super::container::Container;
 use super::create::{clean, quoted};
 use super::kill::{Scope, describe};
-use super::place::{Place, lock_file};
+use super::place::{Lock, Place, try_lock};
 use super::process::Identity;
 use super::settle::limits;
 use super::spawn::{self, Program};
@@ -12,9 +12,7 @@ use super::{Inner, uid};
 use crate::exec::CarrierExit;
 use crate::transport::collect;
 use crate::{ExecError, ExecReply, ExecRequest, PodsError};
-use rustix::fs::{FlockOperation, flock};
 use std::collections::VecDeque;
-use std::fs::File;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -94,7 +92,7 @@ struct Running {
     scope: Scope,
     group: Option<Group>,
     /// Held as long as anything of the request may run.
-    turn: Option<File>,
+    turn: Option<Lock>,
     over: bool,
 }
 
@@ -230,14 +228,11 @@ fn start(inner: &Inner, request: &ExecRequest) -> Result<Running, ExecError> {
 }
 
 /// One request at a time, whatever the ledger says.
-fn turn(place: &Place) -> Result<File, ExecError> {
+fn turn(place: &Place) -> Result<Lock, ExecError> {
     let path = place.request_file();
-    let file = lock_file(&path).map_err(|error| ExecError::Failed(format!("opening {}: {error}", path.display())))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            Err(ExecError::Failed(format!("another request runs in the pod `{}`", place.name)))
-        }
+    match try_lock(&path) {
+        Ok(Some(lock)) => Ok(lock),
+        Ok(None) => Err(ExecError::Failed(format!("another request runs in the pod `{}`", place.name))),
         Err(error) => Err(ExecError::Failed(format!("locking {}: {error}", path.display()))),
     }
 }

@@ -56,6 +56,9 @@ pub struct Options {
     /// The folder in which all daemons of the machine write down which users are given out. It need not survive a
     /// reboot: pods get new users then.
     pub users: PathBuf,
+    /// Whether pods may have control groups below this process's own. Where they can't, or may not, memory is limited by
+    /// the data segment of each process.
+    pub control_groups: bool,
 }
 
 impl Options {
@@ -70,6 +73,7 @@ impl Options {
             init_limit: Duration::from_secs(900),
             first_user: 200_000,
             users: PathBuf::from("/run/warmhold/users"),
+            control_groups: true,
         }
     }
 }
@@ -88,6 +92,7 @@ struct Inner {
     init_limit: Duration,
     /// None without root.
     users: Option<Users>,
+    control_groups: bool,
     /// Containers that this process started: somebody must take their exit status.
     children: Mutex<HashMap<i32, Child>>,
 }
@@ -118,6 +123,7 @@ impl LocalBackend {
                 programs: Machine { worker: options.worker, path: options.path },
                 init_limit: options.init_limit,
                 users,
+                control_groups: options.control_groups,
                 children: Mutex::new(HashMap::new()),
             }),
         })
@@ -189,6 +195,16 @@ impl Inner {
             Err(_) => false,
         });
         found
+    }
+
+    /// A control group for a pod; none where there are none.
+    fn group(&self, pod_uid: &str) -> Option<cgroup::Group> {
+        let group = self.control_groups.then(|| cgroup::Group::below_own(&format!("warmhold-pod-{pod_uid}")))??;
+        if group.v2 && !group.delegates_memory() {
+            // It marks the pod's processes all the same; memory is limited for each process then.
+            tracing::debug!(group = %group.path.display(), "the control group can't limit memory");
+        }
+        Some(group)
     }
 
     fn get(&self, place: &Place) -> Result<Value, PodsError> {

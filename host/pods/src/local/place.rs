@@ -25,7 +25,14 @@ pub(crate) struct Place {
 /// Held while it lives.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for Lock {
+    /// Closing isn't enough: a process that another thread is just starting has a copy of the descriptor for a moment.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 impl Place {
@@ -76,10 +83,7 @@ impl Place {
             .and_then(|()| folder_with(&folder, 0o700))
             .map_err(|error| PodsError::io(&format!("making {}", folder.display()), &error))?;
         let path = folder.join(&self.name);
-        let file = lock_file(&path).map_err(|error| PodsError::io(&format!("opening {}", path.display()), &error))?;
-        lock(&file, FlockOperation::LockExclusive)
-            .map_err(|error| PodsError::io(&format!("locking {}", path.display()), &error))?;
-        Ok(Lock { _file: file })
+        lock(&path).map_err(|error| PodsError::io(&format!("locking {}", path.display()), &error))
     }
 
     /// The live pod; none when there is no file.
@@ -108,25 +112,42 @@ impl Place {
     }
 }
 
-/// Takes a file's lock for as long as the file stays open.
-pub(crate) fn lock(file: &File, how: FlockOperation) -> io::Result<()> {
+/// Opens a file that is only there to be locked, and waits for its lock.
+pub(crate) fn lock(path: &Path) -> io::Result<Lock> {
+    let file = lock_file(path)?;
     loop {
-        match flock(file, how) {
+        match flock(&file, FlockOperation::LockExclusive) {
+            Ok(()) => return Ok(Lock { file }),
             Err(rustix::io::Errno::INTR) => {}
-            other => return other.map_err(io::Error::from),
+            Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Opens a file that is only there to be locked.
-pub(crate) fn lock_file(path: &Path) -> io::Result<File> {
+/// The same, but none when somebody else holds it.
+pub(crate) fn try_lock(path: &Path) -> io::Result<Option<Lock>> {
+    let file = lock_file(path)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(Lock { file })),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn lock_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)
 }
 
 /// Whether somebody holds the lock of this file.
 pub(crate) fn is_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
-    matches!(flock(&file, FlockOperation::NonBlockingLockShared), Err(rustix::io::Errno::WOULDBLOCK))
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => {
+            drop(Lock { file });
+            false
+        }
+        Err(error) => error == rustix::io::Errno::WOULDBLOCK,
+    }
 }
 
 /// Whether the tests run as other users, who must be able to cross the folders above their own.

@@ -32,20 +32,15 @@ impl Inner {
                     object.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
                 }
                 status::touch(&mut pod);
-                if let Some(mut local) = local.clone() {
-                    local.deleting = true;
-                    place.write_local(&local)?;
+                if let Some(local) = &local {
+                    mark(place, local);
                 }
-                // Shown to whoever looks while its processes end. A full disk must not keep a pod alive.
+                // Shown to whoever looks while its processes end.
                 let _ = place.write_pod(&pod);
             }
             // Who it was is also written beside the damaged file.
             Err(error) => match &local {
-                Some(local) if local.pod_uid == expected => {
-                    let mut local = local.clone();
-                    local.deleting = true;
-                    place.write_local(&local)?;
-                }
+                Some(local) if local.pod_uid == expected => mark(place, local),
                 _ => return Err(error),
             },
         }
@@ -89,6 +84,16 @@ impl Inner {
         }
         tree(&gone);
         Ok(())
+    }
+}
+
+/// Writes down that the pod goes. A disk that is full keeps no pod alive: should the deletion then be interrupted, it has
+/// to be asked for again.
+fn mark(place: &Place, local: &Local) {
+    let mut local = local.clone();
+    local.deleting = true;
+    if let Err(error) = place.write_local(&local) {
+        tracing::warn!(pod = %place.name, %error, "a deletion can't be written down");
     }
 }
 

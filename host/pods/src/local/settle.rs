@@ -132,7 +132,7 @@ impl Inner {
             local.group = None;
         }
         if local.group.as_ref().is_none_or(|group| !group.path.is_dir()) {
-            local.group = super::create::group(&local.pod_uid);
+            local.group = self.group(&local.pod_uid);
         }
     }
 

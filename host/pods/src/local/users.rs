@@ -3,9 +3,8 @@
 //! The registry is a folder that all daemons of the machine share: a file for each user that is given out, named by its
 //! number, holding the pod's directory and UID. A file whose pod is gone is free again.
 
-use super::place::{folder_with, lock, lock_file};
+use super::place::{folder_with, lock};
 use super::process;
-use rustix::fs::FlockOperation;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,8 +28,7 @@ impl Users {
     pub(crate) fn take(&self, directory: &Path, pod_uid: &str) -> io::Result<u32> {
         fs::create_dir_all(self.registry.parent().unwrap_or(Path::new("/")))?;
         folder_with(&self.registry, 0o700)?;
-        let guard = lock_file(&self.registry.join(".lock"))?;
-        lock(&guard, FlockOperation::LockExclusive)?;
+        let _guard = lock(&self.registry.join(".lock"))?;
         let running = process::all();
         for uid in self.base..self.base.saturating_add(MOST) {
             let path = self.registry.join(uid.to_string());
@@ -45,10 +43,7 @@ impl Users {
 
     /// Gives a user back, if it is this pod's.
     pub(crate) fn give_back(&self, uid: u32, pod_uid: &str) {
-        let Ok(guard) = lock_file(&self.registry.join(".lock")) else { return };
-        if lock(&guard, FlockOperation::LockExclusive).is_err() {
-            return;
-        }
+        let Ok(_guard) = lock(&self.registry.join(".lock")) else { return };
         let path = self.registry.join(uid.to_string());
         if fs::read_to_string(&path).is_ok_and(|text| text.split(' ').next() == Some(pod_uid)) {
             let _ = fs::remove_file(path);
