@@ -118,9 +118,12 @@ pub struct Command {
 /// without a command there is no nonce to sign a verdict with.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// Standard input ended or failed.
+    /// Standard input failed.
     #[error("standard input: {0}")]
     Io(#[from] io::Error),
+    /// Standard input ended before the command did.
+    #[error("standard input ended before the command was whole")]
+    Truncated,
     /// The first line isn't `warmhold/1 LENGTH SHA256`.
     #[error("the first line is no header of a command: {0}")]
     Header(String),
@@ -162,6 +165,9 @@ pub fn read_command(mut from: impl BufRead) -> Result<Command, CommandError> {
     let mut line = Vec::new();
     // Bounded: a peer that never sends a newline must not fill the memory.
     from.by_ref().take(256).read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Err(CommandError::Truncated);
+    }
     let line = String::from_utf8_lossy(&line);
     let header = || CommandError::Header(line.trim_end().chars().take(100).collect());
     let mut parts = line.trim_end().split(' ');
@@ -173,8 +179,12 @@ pub fn read_command(mut from: impl BufRead) -> Result<Command, CommandError> {
     if length > MAX_COMMAND_BYTES {
         return Err(CommandError::TooLarge(length));
     }
-    let mut body = vec![0; length];
-    from.read_exact(&mut body)?;
+    // Grows with what arrives: a header alone must not cost the memory of a command.
+    let mut body = Vec::new();
+    from.take(length as u64).read_to_end(&mut body)?;
+    if body.len() < length {
+        return Err(CommandError::Truncated);
+    }
     let got = hex(&Sha256::digest(&body));
     if got != want {
         return Err(CommandError::Damaged { want: want.to_owned(), got });
@@ -182,11 +192,109 @@ pub fn read_command(mut from: impl BufRead) -> Result<Command, CommandError> {
     Ok(serde_json::from_slice(&body)?)
 }
 
-/// Lower-case hex.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+/// Lower-case hex, as every hash of this protocol is written.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::command;
+    use proptest::prelude::*;
+
+    fn framed(command: &Command) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write_command(&mut bytes, command).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn a_command_comes_back_and_what_follows_is_left_alone() {
+        let mut bytes = framed(&command());
+        bytes.extend(b"later");
+        let mut from = &bytes[..];
+        assert_eq!(read_command(&mut from).unwrap(), command());
+        assert_eq!(from, b"later");
+    }
+
+    #[test]
+    fn a_command_cut_anywhere_is_never_a_command() {
+        let bytes = framed(&command());
+        for end in 0..bytes.len() {
+            let error = read_command(&bytes[..end]).unwrap_err();
+            assert!(matches!(error, CommandError::Truncated | CommandError::Header(_)), "{end}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_damage() {
+        let bytes = framed(&command());
+        let begin = bytes.iter().position(|&byte| byte == b'\n').unwrap() + 1;
+        for at in begin..bytes.len() {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 4;
+            assert!(matches!(read_command(&bytes[..]), Err(CommandError::Damaged { .. })), "{at}");
+        }
+    }
+
+    #[test]
+    fn hostile_headers_are_refused_without_reading_on() {
+        let endless = std::io::repeat(b'x');
+        assert!(matches!(read_command(io::BufReader::new(endless)), Err(CommandError::Header(_))));
+        for header in
+            ["warmhold/2 1 x\n", "warmhold/1\n", "warmhold/1 -1 x\n", "warmhold/1 1 x y\n", "warmhold/1  1 x\n", "\n"]
+        {
+            assert!(matches!(read_command(header.as_bytes()), Err(CommandError::Header(_))), "{header:?}");
+        }
+        for length in ["4194305", "18446744073709551615"] {
+            let header = format!("warmhold/1 {length} x\n");
+            assert!(matches!(read_command(header.as_bytes()), Err(CommandError::TooLarge(_))), "{length}");
+        }
+        assert!(matches!(read_command(&b"warmhold/1 18446744073709551616 x\n"[..]), Err(CommandError::Header(_))));
+    }
+
+    #[test]
+    fn well_framed_rubbish_is_no_command() {
+        for body in ["", "null", "{}", "[]", "{\"protocol\":1}", "\u{0}"] {
+            let text = format!("warmhold/1 {} {}\n{body}", body.len(), hex(&Sha256::digest(body)));
+            assert!(matches!(read_command(text.as_bytes()), Err(CommandError::Json(_))), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn a_member_that_nobody_knows_or_one_twice_is_refused() {
+        let text = serde_json::to_string(&command()).unwrap();
+        for more in ["{\"surprise\":1,", "{\"nonce\":\"other\","] {
+            let text = text.replacen('{', more, 1);
+            assert!(serde_json::from_str::<Command>(&text).is_err(), "{more}");
+        }
+    }
+
+    #[test]
+    fn a_command_above_the_limit_is_not_written() {
+        let mut large = command();
+        large.files = vec!["x".repeat(MAX_COMMAND_BYTES)];
+        let mut bytes = Vec::new();
+        assert_eq!(write_command(&mut bytes, &large).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert!(bytes.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_command_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(read_command(&bytes[..]).is_err());
+        }
+
+        #[test]
+        fn any_texts_come_back(files in proptest::collection::vec(".{0,30}", 0..5), nonce in ".{0,30}", generation in any::<u64>()) {
+            let command = Command { files, nonce, generation, ..command() };
+            prop_assert_eq!(read_command(&framed(&command)[..]).unwrap(), command);
+        }
+    }
 }

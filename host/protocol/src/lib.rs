@@ -13,9 +13,9 @@ mod frame;
 mod verdict;
 
 pub use command::{
-    Command, CommandError, Isolation, MAX_COMMAND_BYTES, Probes, Rule, WorkerKey, read_command, write_command,
+    Command, CommandError, Isolation, MAX_COMMAND_BYTES, Probes, Rule, WorkerKey, hex, read_command, write_command,
 };
-pub use frame::{Frame, FrameError, FrameReader, MAX_FRAME_BYTES, Stream, write_frame};
+pub use frame::{Frame, FrameError, FrameReader, MAX_FRAME_BYTES, MAX_VERDICT_BYTES, Stream, write_frame};
 pub use verdict::{
     ArtifactDigest, FileReason, FileResult, IsolationLevel, IsolationReport, Refusal, StreamDigest, Verdict,
 };
@@ -42,4 +42,75 @@ pub mod env {
     pub const HOST_PROBE_URL: &str = "WARM_HOST_PROBE_URL";
     /// A probe that must not answer once the tests may run; absent or empty: none.
     pub const PROD_PROBE_URL: &str = "WARM_PROD_PROBE_URL";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn key() -> WorkerKey {
+        WorkerKey {
+            context: "local".to_owned(),
+            image_digest: format!("sha256:{}", "a".repeat(64)),
+            lock_hash: "b".repeat(64),
+            architecture: "amd64".to_owned(),
+        }
+    }
+
+    pub(crate) fn command() -> Command {
+        Command {
+            protocol: PROTOCOL,
+            lease_id: "lease".to_owned(),
+            generation: 3,
+            nonce: "nonce".to_owned(),
+            pod_uid: "uid".to_owned(),
+            worker_id: "worker".to_owned(),
+            key: key(),
+            run_id: "run".to_owned(),
+            attempt_id: "1".to_owned(),
+            cut_sha: "c".repeat(40),
+            baseline_sha: None,
+            env_profile: ENV_PROFILE.to_owned(),
+            requested_at: 1,
+            deadline_at: 2,
+            budget_ms: 1,
+            files: vec!["a.sh".to_owned()],
+            rules: vec![Rule { pattern: "*".to_owned(), run: vec!["sh".to_owned(), "{file}".to_owned()] }],
+            env: [("A".to_owned(), "B".to_owned())].into(),
+            stream_limit: 1,
+            probes: Probes::default(),
+            isolation: Isolation::default(),
+        }
+    }
+
+    pub(crate) fn verdict() -> Verdict {
+        let digest = StreamDigest { bytes: 5, sha256: "d".repeat(64) };
+        let file = FileResult {
+            file: "a.sh".to_owned(),
+            exit: Some(0),
+            signal: None,
+            reason: None,
+            detail: None,
+            duration_ms: 1,
+            stdout: digest.clone(),
+            stderr: digest.clone(),
+            artifacts: vec![ArtifactDigest { suffix: "x".to_owned(), digest }],
+        };
+        Verdict {
+            protocol: PROTOCOL,
+            lease_id: "lease".to_owned(),
+            generation: 3,
+            nonce: "nonce".to_owned(),
+            pod_uid: "uid".to_owned(),
+            worker_id: "worker".to_owned(),
+            key: key(),
+            cut_sha: "c".repeat(40),
+            refused: None,
+            files: vec![file],
+            isolation: IsolationReport { level: IsolationLevel::Full, why: Vec::new() },
+            clean: true,
+            unclean: Vec::new(),
+            oom_kills: 0,
+        }
+    }
 }

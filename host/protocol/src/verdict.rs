@@ -146,3 +146,40 @@ impl Verdict {
             && self.files.iter().all(|file| file.exit == Some(0) && file.signal.is_none() && file.reason.is_none())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::verdict;
+
+    #[test]
+    fn only_a_verdict_of_files_that_all_exited_0_has_passed() {
+        assert!(verdict().passed());
+        let changes: [fn(&mut Verdict); 6] = [
+            |verdict| verdict.files.clear(),
+            |verdict| verdict.refused = Some(Refusal { code: "io".to_owned(), message: String::new() }),
+            |verdict| verdict.files[0].exit = Some(1),
+            |verdict| verdict.files[0].exit = None,
+            |verdict| verdict.files[0].signal = Some(9),
+            |verdict| verdict.files[0].reason = Some(FileReason::Timeout),
+        ];
+        for change in changes {
+            let mut changed = verdict();
+            change(&mut changed);
+            assert!(!changed.passed(), "{changed:?}");
+        }
+    }
+
+    #[test]
+    fn the_words_of_the_record_are_contract() {
+        let mut verdict = verdict();
+        verdict.files[0].reason = Some(FileReason::OutputLimit);
+        let text = serde_json::to_value(&verdict).unwrap();
+        assert_eq!(text["files"][0]["reason"], "output-limit");
+        let artifact = serde_json::json!({"suffix": "x", "bytes": 5, "sha256": "d".repeat(64)});
+        assert_eq!(text["files"][0]["artifacts"][0], artifact);
+        assert_eq!(text["isolation"], serde_json::json!({"level": "full", "why": []}));
+        assert_eq!(text["podUid"], "uid");
+        assert_eq!(serde_json::from_value::<Verdict>(text).unwrap(), verdict);
+    }
+}

@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::Stdio;
-use warmhold_protocol::{ArtifactDigest, Frame, FrameReader, StreamDigest, write_frame};
+use warmhold_protocol::{ArtifactDigest, Frame, FrameReader, StreamDigest, hex, write_frame};
 
 /// The most artifacts of a request.
 pub(crate) const MOST: usize = 1000;
@@ -82,7 +82,7 @@ fn pass_on(
     }
     let digest = |(suffix, (bytes, hash)): (String, (u64, Sha256))| ArtifactDigest {
         suffix,
-        digest: StreamDigest { bytes, sha256: crate::execute::hex(&hash.finalize()) },
+        digest: StreamDigest { bytes, sha256: hex(&hash.finalize()) },
     };
     Ok(found.into_iter().map(digest).collect())
 }

@@ -9,13 +9,12 @@ use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::fchown;
 use std::time::{Duration, Instant};
-use warmhold_protocol::{FileReason, FileResult, Frame, Stream, StreamDigest};
+use warmhold_protocol::{FileReason, FileResult, Frame, Stream, StreamDigest, hex};
 
 const CHUNK: usize = 64 * 1024;
 
@@ -68,14 +67,6 @@ impl Pump {
     fn digest(self) -> StreamDigest {
         StreamDigest { bytes: self.sent, sha256: hex(&self.hash.finalize()) }
     }
-}
-
-/// Lower-case hex.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// A result of a file that didn't run.

@@ -114,7 +114,7 @@ fn faults_are_told_apart_and_leave_nothing() {
     fs::write(full.join("mine"), "").unwrap();
     assert_error(&fetch(text, &one, &full), 1, "not-empty");
     assert!(full.join("mine").exists());
-    for cut in ["HEAD", "", "ABCDEF", &one[..39], &one.to_uppercase().replace(char::is_numeric, "A")] {
+    for cut in ["HEAD", "", "ABCDEF", one.get(..39).unwrap(), &one.to_uppercase().replace(char::is_numeric, "A")] {
         assert_error(&fetch(text, cut, &dir.path().join("x")), 2, "usage");
     }
     assert_error(&fetch("--upload-pack=x", &one, &dir.path().join("x")), 2, "usage");
