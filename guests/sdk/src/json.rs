@@ -1,6 +1,9 @@
 //! Small helpers around `serde_json`: JSON travels as text, and a policy never trusts its shape.
 
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+use std::fmt;
 
 /// The object that `text` holds, or none when it holds anything else.
 #[must_use]
@@ -34,6 +37,74 @@ pub fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
     path.iter().try_fold(value, |value, key| value.get(key))
 }
 
+/// Whether an object anywhere in `text` names a key twice. A parser keeps one of the two and says nothing; the host
+/// refuses such text.
+#[must_use]
+pub fn repeats_a_key(text: &str) -> bool {
+    serde_json::from_str::<Strict>(text).is_err_and(|error| error.to_string().starts_with(Strict::REPEATED))
+}
+
+/// Any JSON value without a repeated key.
+struct Strict;
+
+impl Strict {
+    const REPEATED: &str = "repeated key";
+}
+
+impl<'de> Deserialize<'de> for Strict {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
+        while items.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self, A::Error> {
+        let mut seen = BTreeSet::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            if !seen.insert(key) {
+                return Err(A::Error::custom(Self::REPEATED));
+            }
+            entries.next_value::<Self>()?;
+        }
+        Ok(self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,5 +122,14 @@ mod tests {
         }
         assert_eq!(at(&json!({"a": {"b": 2}}), &["a", "b"]), Some(&json!(2)));
         assert_eq!(at(&json!({"a": 1}), &["a", "b"]), None);
+    }
+    #[test]
+    fn finds_repeated_keys() {
+        for text in [r#"{"a":1,"a":2}"#, r#"[{"b":{"a":1,"b":[],"a":2}}]"#, r#"{"a":1,"\u0061":2}"#] {
+            assert!(repeats_a_key(text), "{text}");
+        }
+        for text in [r#"{"a":{"a":1},"b":[{"a":1},{"a":1}]}"#, "1", "{", r#""repeated key""#] {
+            assert!(!repeats_a_key(text), "{text}");
+        }
     }
 }

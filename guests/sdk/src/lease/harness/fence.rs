@@ -31,6 +31,7 @@ fn check(call: &Call<'_>, operation: &Operation, change: &Change) -> Result<(), 
     ensure(row.observed_at == call.at.now, "observed-at isn't the call's now")?;
     ensure(row.ttl_ms.is_finite() && row.ttl_ms >= 0.0, "the time to live isn't a finite number")?;
     let attrs = json::object(&row.attrs).ok_or("the attributes are no JSON object")?;
+    ensure(!json::repeats_a_key(&row.attrs), "the attributes name a key twice")?;
 
     let before = call.ledger.get(&row.id);
     // Only an expired port's row may go over to another caller.
