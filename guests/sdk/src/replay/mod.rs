@@ -5,6 +5,7 @@
 
 #[doc(hidden)]
 pub mod component;
+pub mod harness;
 
 pub use crate::types::{Candidate, Difference, PodSpec, WorkerKey};
 pub use warmhold_bindings_replay::exports::warmhold::policy::replay::{Fallback, ReplayInput};
