@@ -29,7 +29,10 @@ pub struct World {
 
 pub fn options(folder: &Path) -> Options {
     let mut options = Options::new(folder.join("pods"), "node-a".to_owned(), WORKER.into());
-    // Far from a real daemon's and from other tests'.
+    // Far from a real daemon's and from other tests': what belongs to a user is killed with its pod.
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    options.first_user = 300_000 + std::process::id() % 1000 * 1000 + number * 10;
     options.users = folder.join("users");
     options
 }
