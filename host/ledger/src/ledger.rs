@@ -7,7 +7,7 @@ use crate::operation::{Applied, Decider, Primary, Submission};
 use crate::queue::{Done, Outcome, Queue, Task};
 use crate::reader::{Page, Position, Readers, Record, RowFilter};
 use crate::row::{Instant as Millis, Row};
-use crate::schema::{self, OpenError};
+use crate::schema::{self, Inspection, OpenError};
 use crate::stats::{Counters, Stats};
 use crate::store::{Expect, Store};
 use crate::turnstile::Turnstile;
@@ -102,6 +102,23 @@ impl Ledger {
     /// See [`OpenError`]; what is there already is left byte for byte as it is.
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
         Self::start(open_store(path, options.tombstones)?, path, options)
+    }
+
+    /// Looks whether the ledger's file is whole and of a schema that this version knows, and changes nothing; none when
+    /// there is no file. May be asked while daemons have it open. Blocks as [`Ledger::open`] does.
+    ///
+    /// # Errors
+    /// Those of [`Ledger::open`].
+    pub fn inspect(path: &Path) -> Result<Option<Inspection>, OpenError> {
+        let _alone = OPENING.lock();
+        if !path.exists() {
+            return Ok(None);
+        }
+        let io = |source| OpenError::Io { path: path.to_owned(), source };
+        let turnstile = Turnstile::open(&beside(path, "-turn")).map_err(io)?;
+        let turn = turnstile.take_within(PATIENCE).map_err(io)?;
+        let _turn = turn.ok_or_else(|| OpenError::Busy { path: path.to_owned() })?;
+        schema::inspect(path).map(Some)
     }
 
     pub(crate) fn start(store: Store, path: &Path, options: Options) -> Result<Self, OpenError> {
@@ -200,6 +217,8 @@ impl Ledger {
 
     /// One row, as of the last commit.
     ///
+    /// Like every read here it blocks for the time that a look into the file takes, and never for a write.
+    ///
     /// # Errors
     /// The file can't be read.
     pub fn row(&self, id: &str) -> Result<Option<Row>, ReadError> {
@@ -280,7 +299,9 @@ pub(crate) fn open_store(path: &Path, tombstones: u64) -> Result<Store, OpenErro
     let turn = turn.ok_or_else(|| OpenError::Busy { path: path.to_owned() })?;
     match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => schema::inspect(path)?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            schema::inspect(path)?;
+        }
         Err(error) => return Err(io(path)(error)),
     }
     let failed = |source| OpenError::sqlite(path, source);

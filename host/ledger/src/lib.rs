@@ -29,7 +29,7 @@ pub use ledger::{Ledger, Options};
 pub use operation::*;
 pub use reader::{Page, Position, Record, RowFilter};
 pub use row::*;
-pub use schema::OpenError;
+pub use schema::{Inspection, OpenError};
 pub use stats::Stats;
 pub use store::Expect;
 pub use worker::*;

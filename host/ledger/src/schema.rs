@@ -146,23 +146,37 @@ impl OpenError {
     }
 }
 
-/// Looks at a file that exists, without changing it: read-only, and without a checkpoint at the end.
+/// What a look at a ledger's file found: it is whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inspection {
+    /// The schema's version; 0 for a file that is still empty.
+    pub schema: i32,
+    /// Rows.
+    pub rows: u64,
+    /// Records.
+    pub records: u64,
+}
+
+/// Looks at a file that exists, without changing it: read-only, and without a checkpoint at the end. Needs the turn.
 ///
 /// # Errors
 /// It may not be opened for writing.
-pub(crate) fn inspect(path: &Path) -> Result<(), OpenError> {
+pub(crate) fn inspect(path: &Path) -> Result<Inspection, OpenError> {
     match inspect_with(path) {
         // A journal that was left by a crash while the file was being made; only a writer can play it back.
-        Err(OpenError::Sqlite { source, .. }) if source.sqlite_error_code() == Some(ErrorCode::ReadOnly) => Ok(()),
+        Err(OpenError::Sqlite { source, .. }) if source.sqlite_error_code() == Some(ErrorCode::ReadOnly) => {
+            Ok(Inspection::default())
+        }
         other => other,
     }
 }
 
-fn inspect_with(path: &Path) -> Result<(), OpenError> {
+fn inspect_with(path: &Path) -> Result<Inspection, OpenError> {
     let failed = |source| OpenError::sqlite(path, source);
     let reader = open_inspector(path).map_err(failed)?;
-    if version(&reader, path)? == 0 {
-        return Ok(());
+    let mut found = Inspection { schema: version(&reader, path)?, ..Inspection::default() };
+    if found.schema == 0 {
+        return Ok(found);
     }
     let verdict: String = reader.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
     if verdict != "ok" {
@@ -175,8 +189,11 @@ fn inspect_with(path: &Path) -> Result<(), OpenError> {
         crate::json::parse_object(row.attrs.as_ref(), crate::json::Duplicates::Refuse).map_err(|error| {
             OpenError::Damaged { path: path.to_owned(), detail: format!("attributes of {:?}: {error}", row.id) }
         })?;
+        found.rows += 1;
     }
-    Ok(())
+    let records: i64 = reader.query_row("SELECT count(*) FROM record", [], |row| row.get(0)).map_err(failed)?;
+    found.records = u64::try_from(records).unwrap_or_default();
+    Ok(found)
 }
 
 /// The schema's version, 0 for a new file.

@@ -115,20 +115,20 @@ impl Store {
         }
         let turn = self.turn.take().map_err(StoreError::Turn)?;
         loop {
-            match self.connection()?.execute_batch("BEGIN IMMEDIATE") {
+            match self.run("BEGIN IMMEDIATE") {
                 Ok(()) => break,
-                Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
+                Err(StoreError::Sqlite(error)) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
                     if give_up() {
                         return Ok(None);
                     }
                     std::thread::sleep(LOOK);
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
         drop(turn);
+        self.run("SAVEPOINT whole")?;
         let connection = self.connection()?;
-        connection.execute_batch("SAVEPOINT whole")?;
         // Inside the transaction: what it says now holds until the end.
         let version: i64 = connection.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
         let refresh = if self.mirror.is_some() && version == self.data_version {
@@ -212,7 +212,7 @@ impl Store {
 
     /// Undoes everything since [`Store::begin`] and keeps the write lock; the mirror is read anew.
     pub(crate) fn restart(&mut self) -> Result<(), StoreError> {
-        self.connection()?.execute_batch("ROLLBACK TO whole")?;
+        self.run("ROLLBACK TO whole")?;
         self.mirror = None;
         self.read_all()
     }
@@ -248,7 +248,7 @@ impl Store {
         ])?;
         #[cfg(test)]
         self.faults.before_commit()?;
-        self.connection()?.execute_batch("COMMIT")?;
+        self.run("COMMIT")?;
         #[cfg(test)]
         self.faults.after_commit()?;
         Ok(())
@@ -258,7 +258,7 @@ impl Store {
     pub(crate) fn end(&mut self) {
         // Numbers that were given out for nothing are another process's to give: what it writes must look newer.
         self.counter = self.begun;
-        if self.connection().and_then(|connection| Ok(connection.execute_batch("ROLLBACK")?)).is_err() {
+        if self.run("ROLLBACK").is_err() {
             self.give_up();
         }
     }
@@ -292,14 +292,20 @@ impl Store {
         self.connection.as_ref().ok_or(StoreError::NoTransaction)
     }
 
+    /// A statement without parameters and rows, prepared once.
+    fn run(&self, sql: &str) -> Result<(), StoreError> {
+        self.connection()?.prepare_cached(sql)?.execute([])?;
+        Ok(())
+    }
+
     fn saved<T>(&mut self, act: impl FnOnce(&mut Self) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        self.connection()?.prepare_cached("SAVEPOINT one")?.execute([])?;
+        self.run("SAVEPOINT one")?;
         let result = act(self);
         if result.is_err() && !self.transaction_lost() {
-            self.connection()?.execute_batch("ROLLBACK TO one")?;
+            self.run("ROLLBACK TO one")?;
         }
         if !self.transaction_lost() {
-            self.connection()?.prepare_cached("RELEASE one")?.execute([])?;
+            self.run("RELEASE one")?;
         }
         result
     }

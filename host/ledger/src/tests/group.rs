@@ -359,3 +359,24 @@ async fn a_file_that_was_moved_away_is_not_written() {
     assert_eq!(WorkerFacts::of(&leased).unwrap().generation, 1);
     ledger.close().await;
 }
+
+#[tokio::test]
+async fn a_fault_of_the_hosts_own_costs_one_group_and_not_the_writer() {
+    struct Panics;
+    impl Primary for Panics {
+        fn read(&self) -> Option<PrimaryView> {
+            panic!("told to")
+        }
+        fn unchanged(&self) -> bool {
+            true
+        }
+    }
+    let case = Case::new();
+    let ledger = Ledger::open(&case.path(), Options { primary: Arc::new(Panics), ..case.options() }).unwrap();
+    ledger.done(plain(instance("before"))).await;
+    assert_eq!(ledger.refusal(worker(worker_draft("w1"), machine("m1"))).await, "uncertain");
+    ledger.done(plain(beat("before", "{}"))).await;
+    ledger.done(plain(instance("after"))).await;
+    assert_eq!(ledger.row(&worker_row_id("w1")).unwrap(), None);
+    ledger.close().await;
+}

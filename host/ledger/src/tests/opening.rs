@@ -234,3 +234,24 @@ async fn the_path_may_have_any_name() {
         ledger.close().await;
     }
 }
+
+#[tokio::test]
+async fn a_look_changes_nothing_and_needs_no_pause() {
+    let case = Case::new();
+    assert_eq!(Ledger::inspect(&case.path()).unwrap(), None);
+    assert!(!case.path().parent().unwrap().exists());
+    let ledger = case.open();
+    ledger.done(plain(instance("i"))).await;
+    ledger.put_record("k", "r", Expect::Any, 1.into()).await.unwrap();
+    let found = Inspection { schema: 1, rows: 1, records: 1 };
+    assert_eq!(Ledger::inspect(&case.path()).unwrap(), Some(found));
+    ledger.done(plain(beat("i", "{}"))).await;
+    ledger.close().await;
+    let before = bytes(&case.path());
+    assert_eq!(Ledger::inspect(&case.path()).unwrap(), Some(found));
+    assert_untouched(&case, &before);
+    let mut file = fs::read(case.path()).unwrap();
+    file.truncate(5000);
+    fs::write(case.path(), file).unwrap();
+    assert_eq!(Ledger::inspect(&case.path()).unwrap_err().code(), "ledger-damaged");
+}
