@@ -95,7 +95,8 @@ pub struct Command {
     /// Milliseconds since the epoch on the host's clock; refused when it has passed.
     pub deadline_at: u64,
     /// What was left to the deadline when the command was sent, in milliseconds: measured on the worker's own
-    /// monotonic clock from arrival, so that a wrong wall clock can't stretch it.
+    /// monotonic clock from arrival, so that a wrong wall clock can't stretch it. The worker keeps a tenth of it, 3 s at
+    /// most, for cleaning and for the verdict: a test that is too slow then fails without costing the worker.
     pub budget_ms: u64,
     /// The test files, relative to the tree, distinct, in the order in which they run.
     pub files: Vec<String>,

@@ -69,6 +69,12 @@ pub(crate) fn time_left(command: &Command) -> Result<Duration, Refusal> {
     Ok(left.min(Duration::from_secs(24 * 60 * 60)))
 }
 
+/// What of the time left the tests don't get: ending them, cleaning and answering must fit before the deadline too, else
+/// a test that is too slow costs the worker instead of only itself.
+pub(crate) fn reserve(left: Duration) -> Duration {
+    (left / 10).min(Duration::from_secs(3))
+}
+
 /// A file of the command, found in the base tree or not.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {

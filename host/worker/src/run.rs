@@ -158,7 +158,8 @@ impl<'a> Request<'a> {
         check::identity(command, identity)?;
         let data = Data::open(&identity.data)?;
         data.accept(command.generation)?;
-        let deadline = arrived + check::time_left(command)?;
+        let left = check::time_left(command)?;
+        let deadline = arrived + left.saturating_sub(check::reserve(left));
         let found = check::files(command, &identity.repo)?;
         let rules = Rules::compile(&command.rules)?;
         check::variables(&command.env)?;
@@ -183,7 +184,11 @@ impl<'a> Request<'a> {
 
     /// Runs it and fills in the verdict; false when the host has gone and no verdict is wanted.
     fn serve(self, out: &mut Output, verdict: &mut Verdict) -> bool {
-        let watch = match Watch::begin(self.deadline, self.uid) {
+        let watch = Watch::begin(self.deadline, self.uid).and_then(|watch| {
+            out.give_up_on(watch.wake_for_others()?);
+            Ok(watch)
+        });
+        let watch = match watch {
             Ok(watch) => watch,
             Err(error) => {
                 verdict.refused = Some(refuse("io", format!("standard input can't be watched: {error}")));

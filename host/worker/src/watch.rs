@@ -35,7 +35,7 @@ impl Watch {
             wait_for_end(deadline + LINGER);
             flag.store(true, Ordering::SeqCst);
             let _ = rustix::io::write(&theirs, &1_u64.to_ne_bytes());
-            // The request's own thread cleans up and exits; this is for when it hangs in a write.
+            // The request's own thread cleans up and exits; this is for when it hangs.
             std::thread::sleep(GRACE);
             for _ in 0..10 {
                 processes::end_once(uid);
@@ -53,6 +53,14 @@ impl Watch {
     /// Becomes readable when the host goes, and stays so.
     pub(crate) fn wake(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+
+    /// Another descriptor of the same.
+    ///
+    /// # Errors
+    /// When none can be had.
+    pub(crate) fn wake_for_others(&self) -> io::Result<OwnedFd> {
+        self.wake.try_clone()
     }
 }
 

@@ -201,6 +201,61 @@ fn a_host_that_stops_reading_ends_everything() {
 }
 
 #[test]
+fn a_host_that_is_gone_with_a_full_pipe_left_open_ends_everything() {
+    let pod = Pod::new();
+    pod.file("t.sh", "echo started; while :; do echo more; done");
+    let mut running = pod.start(&pod.command(&["t.sh"]));
+    running.until("started");
+    // The pipe fills, since nobody reads; then standard input ends.
+    std::thread::sleep(Duration::from_millis(300));
+    drop(running.stdin.take());
+    assert_eq!(running.child.wait().unwrap().code(), Some(3));
+    pod.assert_empty();
+}
+
+/// A memory control group of this test's own, version 1 or 2; none where they can't be made here.
+fn memory_group(name: &str, limit: u64) -> Option<std::path::PathBuf> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    for line in groups.lines() {
+        let fields: Vec<&str> = line.splitn(3, ':').collect();
+        let own = fields.get(2)?.trim_start_matches('/');
+        let (root, file) = match *fields.get(1)? {
+            "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            _ => continue,
+        };
+        let path = std::path::Path::new(root).join(own).join(name);
+        if std::fs::create_dir(&path).is_ok() {
+            if std::fs::write(path.join(file), limit.to_string()).is_ok() {
+                return Some(path);
+            }
+            let _ = std::fs::remove_dir(&path);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_test_that_the_kernel_ends_for_want_of_memory_says_so_and_the_worker_lives() {
+    let pod = Pod::new();
+    let Some(group) = memory_group(&format!("warmhold-test-{}", pod.uid), 128 << 20) else {
+        eprintln!("no memory control group can be made here: nothing was tested");
+        return;
+    };
+    pod.file("a.py", "block = []\nwhile True: block.append(bytearray(b'x' * (8 << 20)))\n");
+    pod.file("b.sh", "exit 0");
+    let mut running = pod.start_silent();
+    std::fs::write(group.join("cgroup.procs"), running.child.id().to_string()).unwrap();
+    warmhold_protocol::write_command(running.stdin.as_mut().unwrap(), &pod.command(&["a.py", "b.sh"])).unwrap();
+    let reply = running.finish();
+    std::fs::remove_dir(&group).unwrap();
+    let verdict = reply.verdict();
+    let ends: Vec<_> = verdict.files.iter().map(|file| (file.exit, file.signal, file.reason)).collect();
+    assert_eq!(ends, [(None, Some(9), Some(FileReason::OutOfMemory)), (Some(0), None, None)], "{verdict:?}");
+    assert!(verdict.clean && verdict.oom_kills >= 1, "{verdict:?}");
+}
+
+#[test]
 fn a_killed_worker_is_never_trusted_again() {
     let pod = Pod::new();
     pod.file("t.sh", "setsid sleep 1000 & echo started; sleep 1000");
