@@ -1,5 +1,12 @@
 //! A standing worker.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::needless_pass_by_value,
+    reason = "tests"
+)]
 
 use warm_replay::WarmReplay;
 use warmhold_sdk::replay::harness::{FakeHost, POD_UID, candidate, idle_row, ready_pod};
