@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// A typed refusal, on its way to a client as `{"error": CODE, "message", "help"?, "requestId", …extra}`.
+/// A typed refusal, on its way to a client as `{"error": CODE, "message", "help"?, "requestId", …extra}`; see [`Help`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct ApiError {
@@ -26,6 +26,15 @@ pub struct ApiError {
     pub retry_after: Option<u32>,
     /// The policy that decided so, for `x-warmhold-policy`.
     pub policy: Option<Arc<str>>,
+}
+
+/// Where an answer says what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Help {
+    /// At the end of `message`.
+    InMessage,
+    /// In `help`.
+    Field,
 }
 
 impl ApiError {
@@ -107,14 +116,23 @@ impl ApiError {
         self
     }
 
-    /// The answer's body.
+    /// The answer's body. On the routes that clients of the original know, an answer has no fields that those don't
+    /// expect: there the help is a part of the message.
     #[must_use]
-    pub fn to_json(&self, request_id: &str) -> Value {
+    pub fn to_json(&self, request_id: &str, help: Help) -> Value {
         let mut body = Map::new();
         body.insert("error".into(), self.code.clone().into_owned().into());
-        body.insert("message".into(), self.message.clone().into());
-        if let Some(help) = &self.help {
-            body.insert("help".into(), help.clone().into());
+        match (&self.help, help) {
+            (Some(text), Help::InMessage) => {
+                body.insert("message".into(), format!("{}; {text}", self.message).into());
+            }
+            (Some(text), Help::Field) => {
+                body.insert("message".into(), self.message.clone().into());
+                body.insert("help".into(), text.clone().into());
+            }
+            (None, _) => {
+                body.insert("message".into(), self.message.clone().into());
+            }
         }
         body.insert("requestId".into(), request_id.into());
         for (field, value) in self.extra.iter().flat_map(|extra| extra.iter()) {
@@ -137,9 +155,14 @@ mod tests {
             .with("requestId", "forged")
             .with_help("ask m2");
         assert_eq!(
-            error.to_json("id"),
+            error.to_json("id", Help::Field),
             json!({"error": "not-primary", "message": "another machine writes", "help": "ask m2",
                 "requestId": "id", "holder": "m2"})
+        );
+        assert_eq!(
+            error.to_json("id", Help::InMessage),
+            json!({"error": "not-primary", "message": "another machine writes; ask m2", "requestId": "id",
+                "holder": "m2"})
         );
     }
 }

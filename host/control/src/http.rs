@@ -102,7 +102,7 @@ impl Control {
             Ok(route) => dispatch(&mut exchange, route).await,
             Err(refused) => Err(refused),
         };
-        let answer = answer.unwrap_or_else(|error| Answer::refusal(&error, &exchange.id));
+        let answer = answer.unwrap_or_else(|error| Answer::refusal(&error, &exchange.id, exchange.help));
         exchange.finish(answer)
     }
 }

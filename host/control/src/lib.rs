@@ -14,7 +14,7 @@ pub mod primary;
 mod server;
 mod tokens;
 
-pub use error::ApiError;
+pub use error::{ApiError, Help};
 pub use http::{Control, ControlOptions, RequestLimits};
 pub use listen::{DEFAULT_PORT, ListenAddress, ListenError};
 pub use machine::{MachineName, MachineNameError, is_holder};

@@ -1,6 +1,6 @@
 //! What goes back.
 
-use crate::error::ApiError;
+use crate::error::{ApiError, Help};
 use axum::body::Body;
 use http::StatusCode;
 use serde::Serialize;
@@ -60,8 +60,8 @@ impl Answer {
     }
 
     /// What a refusal looks like.
-    pub(super) fn refusal(error: &ApiError, id: &str) -> Self {
-        let text = error.to_json(id).to_string();
+    pub(super) fn refusal(error: &ApiError, id: &str, help: Help) -> Self {
+        let text = error.to_json(id, help).to_string();
         let mut answer = Self::with(error.status, Body::from(text), Some(JSON));
         answer.policy = error.policy.clone();
         answer.retry_after = error.retry_after;

@@ -18,6 +18,7 @@ pub(super) async fn pass(exchange: &mut Exchange) -> Result<Route, ApiError> {
             .with_help("the routes are listed in docs/http.md; paths are taken as they are sent")
     })?;
     exchange.route = Some(route.name());
+    exchange.help = route.help();
     let access = route.access();
     if access == Access::Anyone {
         return Ok(route);

@@ -3,7 +3,7 @@
 use super::Control;
 use super::answer::Answer;
 use super::uri;
-use crate::error::ApiError;
+use crate::error::{ApiError, Help};
 use axum::body::Body;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response, header};
@@ -33,6 +33,8 @@ pub(super) struct Exchange {
     pub(super) shown: Option<PrimaryView>,
     pub(super) caller: Option<Caller>,
     pub(super) route: Option<&'static str>,
+    /// How a refusal looks on this route.
+    pub(super) help: Help,
 }
 
 impl Exchange {
@@ -48,6 +50,7 @@ impl Exchange {
             shown: None,
             caller: None,
             route: None,
+            help: Help::InMessage,
         }
     }
 

@@ -5,7 +5,7 @@ use super::body::read_typed;
 use super::exchange::Exchange;
 use super::workers::cut;
 use crate::api::{ReplayAsk, ReplayEvent, ReplayRun, ReplayView, Settle};
-use crate::error::ApiError;
+use crate::error::{ApiError, Help};
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, header};
@@ -106,7 +106,7 @@ impl Lines {
         match ended {
             Ok(replay) => line(&LastLine::Result { replay: Box::new(replay) }),
             Err(error) => {
-                let mut refusal = error.to_json(&self.request);
+                let mut refusal = error.to_json(&self.request, Help::Field);
                 if let Value::Object(fields) = &mut refusal {
                     fields.insert("event".to_owned(), "error".into());
                 }

@@ -4,6 +4,7 @@
 //! What isn't listed here doesn't exist, whatever token is shown.
 
 use crate::api::PolicySlot;
+use crate::error::Help;
 use http::Method;
 use warmhold_ledger::{Scope, TransitionKind};
 
@@ -172,6 +173,15 @@ impl Route {
             Access::Writers | Access::Leasers => true,
             Access::Member => matches!(self, Self::StartReplay),
             Access::Admin => !matches!(self, Self::LoadPolicy(_) | Self::RollBackPolicy(_)),
+        }
+    }
+
+    /// How a refusal looks: routes of the original answer no fields that its clients don't expect.
+    pub(super) fn help(&self) -> Help {
+        match self.access() {
+            Access::Writers | Access::Leasers => Help::InMessage,
+            Access::Anyone | Access::Known if matches!(self, Self::Primary | Self::Resources) => Help::InMessage,
+            _ => Help::Field,
         }
     }
 
