@@ -61,43 +61,46 @@ fn map(value: &Value) -> Map<String, Value> {
 }
 
 pub(crate) fn verdict(view: &dyn View, at: &Moment, caller: &Caller, operation: &Operation) -> Result<Change, Refusal> {
+    decided(view, at, caller, operation, true)
+}
+
+/// What a policy would want written that knows how, and cares for no rule: only what has no row fails.
+pub(crate) fn lawless(view: &dyn View, at: &Moment, caller: &Caller, operation: &Operation) -> Option<Change> {
+    decided(view, at, caller, operation, false).ok()
+}
+
+fn decided(
+    view: &dyn View,
+    at: &Moment,
+    caller: &Caller,
+    operation: &Operation,
+    lawful: bool,
+) -> Result<Change, Refusal> {
+    let forbid = |when: bool, refusal| if lawful && when { Err(refusal) } else { Ok(()) };
     let own = |id: &str| {
-        if id.starts_with("port-lease:") {
-            return Err(Refusal::PortLeaseRequiresAllocator);
-        }
-        if id.starts_with("pod-worker-lease:") {
-            return Err(Refusal::PodWorkerRequiresAllocator);
-        }
+        forbid(id.starts_with("port-lease:"), Refusal::PortLeaseRequiresAllocator)?;
+        forbid(id.starts_with("pod-worker-lease:"), Refusal::PodWorkerRequiresAllocator)?;
         let row = view.get(id).ok_or(Refusal::NotFound)?;
-        if row.owner == caller.owner { Ok(row) } else { Err(Refusal::NotOwner) }
+        forbid(row.owner != caller.owner, Refusal::NotOwner)?;
+        Ok(row)
     };
     let port_row = |port: u16, lease: &str| {
         let row = view.get(&format!("port-lease:{port}")).ok_or(Refusal::NotFound)?;
-        if row.owner == caller.owner && !lease.is_empty() && attrs(&row)["leaseId"] == lease {
-            Ok(row)
-        } else {
-            Err(Refusal::NotOwner)
-        }
+        let fenced = !lease.is_empty() && attrs(&row)["leaseId"] == lease;
+        forbid(row.owner != caller.owner || !fenced, Refusal::NotOwner)?;
+        Ok(row)
     };
     match operation {
         Operation::Register(draft) => {
-            if draft.id.starts_with("port-lease:") || draft.kind == Kind::PortLease {
-                return Err(Refusal::PortLeaseRequiresAllocator);
-            }
-            if draft.id.starts_with("pod-worker-lease:") || draft.kind == Kind::PodWorkerLease {
-                return Err(Refusal::PodWorkerRequiresAllocator);
-            }
+            let port = draft.id.starts_with("port-lease:") || draft.kind == Kind::PortLease;
+            forbid(port, Refusal::PortLeaseRequiresAllocator)?;
+            let worker = draft.id.starts_with("pod-worker-lease:") || draft.kind == Kind::PodWorkerLease;
+            forbid(worker, Refusal::PodWorkerRequiresAllocator)?;
             if let Some(row) = view.get(&draft.id) {
-                if row.owner != caller.owner {
-                    return Err(Refusal::NotOwner);
-                }
-                if row.kind != draft.kind || row.machine != draft.machine {
-                    return Err(Refusal::Conflict);
-                }
+                forbid(row.owner != caller.owner, Refusal::NotOwner)?;
+                forbid(row.kind != draft.kind || row.machine != draft.machine, Refusal::Conflict)?;
             }
-            if !(draft.ttl_ms.is_finite() && draft.ttl_ms >= 0.0) {
-                return Err(Refusal::Invalid);
-            }
+            forbid(!(draft.ttl_ms.is_finite() && draft.ttl_ms >= 0.0), Refusal::Invalid)?;
             put(ProposedRow {
                 id: draft.id.clone(),
                 kind: draft.kind.as_str().to_owned(),
@@ -121,8 +124,9 @@ pub(crate) fn verdict(view: &dyn View, at: &Moment, caller: &Caller, operation: 
         Operation::Remove { id } => removal(&own(id)?.id),
         Operation::LeasePort(request) => {
             let free = |port: &u16| {
-                !request.excluded.contains(port)
-                    && view.get(&format!("port-lease:{port}")).is_none_or(|row| row.expired(at.now))
+                !lawful
+                    || !request.excluded.contains(port)
+                        && view.get(&format!("port-lease:{port}")).is_none_or(|row| row.expired(at.now))
             };
             let port = (request.first..=request.last).find(free).ok_or(Refusal::NoPort)?;
             put(ProposedRow {
@@ -145,7 +149,8 @@ pub(crate) fn verdict(view: &dyn View, at: &Moment, caller: &Caller, operation: 
         Operation::RegisterWorker(draft) => {
             let id = format!("pod-worker-lease:{}", draft.worker_id);
             if let Some(row) = view.get(&id) {
-                return Err(if row.owner == caller.owner { Refusal::WorkerIdUsed } else { Refusal::NotOwner });
+                forbid(row.owner != caller.owner, Refusal::NotOwner)?;
+                forbid(true, Refusal::WorkerIdUsed)?;
             }
             let key: Value = serde_json::from_str(&draft.key_json).unwrap();
             let mut new = map(&json!({"key": key, "state": "idle", "generation": 0, "idleTtlMs": draft.ttl_ms}));
@@ -165,7 +170,11 @@ pub(crate) fn verdict(view: &dyn View, at: &Moment, caller: &Caller, operation: 
             })
         }
         Operation::AcquireWorker(request) => {
-            let found = view.idle_workers(&request.key, request.machine.as_deref(), at.now, 1);
+            let found = if lawful {
+                view.idle_workers(&request.key, request.machine.as_deref(), at.now, 1)
+            } else {
+                view.page(Kind::PodWorkerLease, None, 1)
+            };
             let row = found.first().ok_or(Refusal::NoWarmWorker)?;
             let mut new = attrs(row);
             let generation = new["generation"].as_u64().unwrap() + 1;
@@ -177,9 +186,8 @@ pub(crate) fn verdict(view: &dyn View, at: &Moment, caller: &Caller, operation: 
             let row = view.get(&format!("pod-worker-lease:{}", asked.worker_id)).ok_or(Refusal::NotFound)?;
             let mut new = attrs(&row);
             let text = |name: &str| new.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-            if asked.lease_id.is_empty() || text("leaseId") != asked.lease_id || new["generation"] != asked.generation {
-                return Err(Refusal::StaleWorkerLease);
-            }
+            let fenced = text("leaseId") == asked.lease_id && new["generation"] == asked.generation;
+            forbid(asked.lease_id.is_empty() || !fenced, Refusal::StaleWorkerLease)?;
             let holder = text("leaseOwner") == caller.owner;
             let registrar = row.owner == caller.owner;
             let state = text("state");
@@ -188,19 +196,14 @@ pub(crate) fn verdict(view: &dyn View, at: &Moment, caller: &Caller, operation: 
                 TransitionKind::Sanitize => registrar,
                 TransitionKind::Quarantine => holder || registrar,
             };
-            if !allowed {
-                return Err(Refusal::NotOwner);
-            }
-            let to = match asked.kind {
-                TransitionKind::Renew if state != "leased" || row.expired(at.now) => return Err(Refusal::LeaseExpired),
-                TransitionKind::Renew => "leased",
-                TransitionKind::Release if state != "leased" => return Err(Refusal::NotLeased),
-                TransitionKind::Release => "sanitizing",
-                TransitionKind::Sanitize if state != "sanitizing" => return Err(Refusal::NotSanitizing),
-                TransitionKind::Sanitize => "idle",
-                TransitionKind::Quarantine if state == "quarantined" => return Err(Refusal::AlreadyQuarantined),
-                TransitionKind::Quarantine => "quarantined",
+            forbid(!allowed, Refusal::NotOwner)?;
+            let (impossible, refusal, to) = match asked.kind {
+                TransitionKind::Renew => (state != "leased" || row.expired(at.now), Refusal::LeaseExpired, "leased"),
+                TransitionKind::Release => (state != "leased", Refusal::NotLeased, "sanitizing"),
+                TransitionKind::Sanitize => (state != "sanitizing", Refusal::NotSanitizing, "idle"),
+                TransitionKind::Quarantine => (state == "quarantined", Refusal::AlreadyQuarantined, "quarantined"),
             };
+            forbid(impossible, refusal)?;
             new.insert("state".to_owned(), json!(to));
             let mut ttl_ms = asked.ttl_ms.map_or(row.ttl_ms, |ttl| ttl as f64);
             if to == "idle" {
