@@ -72,8 +72,6 @@ pub enum Rule {
     AnotherOwner,
     #[error("port and worker rows are touched only through their own routes")]
     OwnRoutesOnly,
-    #[error("a row's kind and machine never change")]
-    IdentityChanges,
     #[error("a worker's id is used once, ever")]
     IdUsed,
     #[error("the worker isn't idle")]

@@ -532,7 +532,9 @@ proptest! {
                 prop_assert_eq!(&row.owner, &caller.owner);
                 continue;
             };
-            prop_assert_eq!(row.kind, before.kind);
+            if !matches!(operation, Operation::Register(_)) {
+                prop_assert_eq!((row.kind, &row.name), (before.kind, &before.name));
+            }
             if row.kind == Kind::PodWorkerLease {
                 prop_assert_eq!((&row.machine, &row.name, &row.owner), (&before.machine, &before.name, &before.owner));
                 let (was, is) = (attrs(before), attrs(row));

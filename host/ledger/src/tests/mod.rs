@@ -4,6 +4,7 @@ mod durability;
 mod fence;
 mod gate;
 mod group;
+mod json;
 mod opening;
 mod policy;
 mod processes;

@@ -98,7 +98,6 @@ fn decided(
             forbid(worker, Refusal::PodWorkerRequiresAllocator)?;
             if let Some(row) = view.get(&draft.id) {
                 forbid(row.owner != caller.owner, Refusal::NotOwner)?;
-                forbid(row.kind != draft.kind || row.machine != draft.machine, Refusal::Conflict)?;
             }
             forbid(!(draft.ttl_ms.is_finite() && draft.ttl_ms >= 0.0), Refusal::Invalid)?;
             put(ProposedRow {

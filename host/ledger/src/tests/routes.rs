@@ -112,8 +112,15 @@ async fn plain_rows_and_ports() {
     let foreign = Submission { caller: machine("m1"), ..plain(beat("i1", "{}")) };
     assert_eq!(ledger.refusal(foreign).await, "not-owner");
     let Operation::Register(draft) = instance("i1") else { panic!() };
-    let renamed = Operation::Register(RowDraft { name: "renamed".to_owned(), ttl_ms: 0.0, ..draft });
-    assert_eq!(ledger.done(plain(renamed)).await.name, "renamed");
+    let renamed = Operation::Register(RowDraft {
+        name: "renamed".to_owned(),
+        kind: Kind::Image,
+        machine: "elsewhere".to_owned(),
+        ttl_ms: 0.0,
+        ..draft
+    });
+    let renamed = ledger.done(plain(renamed)).await;
+    assert_eq!((renamed.name.as_str(), renamed.kind, renamed.machine.as_str()), ("renamed", Kind::Image, "elsewhere"));
     let removed = ledger.apply(plain(Operation::Remove { id: "i1".to_owned() })).await.unwrap();
     assert!(removed.row.is_none() && removed.policy.as_ref() == "reference");
     assert_eq!(ledger.row("i1").unwrap(), None);
