@@ -17,7 +17,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -26,6 +26,8 @@ use tokio::task::JoinSet;
 pub struct ServerLimits {
     /// Connections at once.
     pub connections: usize,
+    /// Connections that wait in the kernel's queue; those beyond are turned away there.
+    pub waiting: u32,
     /// Headers of a request.
     pub headers: usize,
     /// Bytes of a request's head; at least 8 KiB.
@@ -37,10 +39,11 @@ pub struct ServerLimits {
 }
 
 impl Default for ServerLimits {
-    /// 1,024 connections, 64 headers in 32 KiB, 30 s for a head, 10 s to drain.
+    /// 1,024 connections, as many waiting, 64 headers in 32 KiB, 30 s for a head, 10 s to drain.
     fn default() -> Self {
         Self {
             connections: 1024,
+            waiting: 1024,
             headers: 64,
             head: 32 << 10,
             head_time: Duration::from_secs(30),
@@ -87,12 +90,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds an address.
+    /// Binds an address; must be called within a runtime.
     ///
     /// # Errors
     /// It is in use, or the system refuses.
-    pub async fn bind(address: ListenAddress, limits: ServerLimits) -> Result<Self, BindError> {
-        match TcpListener::bind(address.socket()).await {
+    pub fn bind(address: ListenAddress, limits: ServerLimits) -> Result<Self, BindError> {
+        match listen(address.socket(), limits.waiting) {
             Ok(listener) => Ok(Self { listener, limits }),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(BindError::InUse { address }),
             Err(source) => Err(BindError::Io { address, source }),
@@ -160,6 +163,14 @@ impl Server {
         connections.shutdown().await;
         cut
     }
+}
+
+fn listen(address: SocketAddr, waiting: u32) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Else the address stays taken for a minute after a restart.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(waiting)
 }
 
 fn connection(

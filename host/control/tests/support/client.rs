@@ -108,7 +108,12 @@ pub async fn read(stream: &mut TcpStream) -> Reply {
     let mut chunk = [0_u8; 8192];
     loop {
         match stream.read(&mut chunk).await {
-            Ok(0) | Err(_) => break,
+            Ok(0) => break,
+            // What came before a reset still counts; without any, the reset is what there is to tell.
+            Err(error) => {
+                assert!(!bytes.is_empty(), "no answer: {error}");
+                break;
+            }
             Ok(count) => bytes.extend_from_slice(&chunk[..count]),
         }
     }

@@ -89,7 +89,7 @@ impl Running {
             limits: setup.limits,
         });
         let address = setup.address.unwrap_or_else(|| "127.0.0.1:0".parse().unwrap());
-        let server = Server::bind(address, setup.server).await.unwrap();
+        let server = Server::bind(address, setup.server).unwrap();
         let address = server.address().unwrap();
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(server.serve(control, async move {

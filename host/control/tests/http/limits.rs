@@ -1,0 +1,285 @@
+//! A server that can be left alone.
+
+use super::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use support::client::read;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use warmhold_control::{Control, RequestLimits, Server, ServerLimits};
+use warmhold_ledger::{Caller, Decider, Decision, Moment, Operation, PolicyFailure, View};
+
+#[tokio::test]
+async fn bodies_are_bounded_whether_they_say_their_length_or_not() {
+    let (_root, running) = serving().await;
+    let member = running.token("member");
+    let mut body = record("large");
+    body["attrs"] = json!({"text": "x".repeat(1 << 20)});
+    let reply = post(&running, &member, "/v1/resources/register", body).await;
+    assert_eq!(reply.refusal(), (413, "too-large".into()));
+    let request =
+        ask(running.address, "POST", "/v1/resources/register").with(&member).header("transfer-encoding", "chunked");
+    let mut stream = request.begin().await;
+    let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
+    for _ in 0..17 {
+        if stream.write_all(chunk.as_bytes()).await.is_err() {
+            break;
+        }
+    }
+    let _ = stream.write_all(b"0\r\n\r\n").await;
+    assert_eq!(read(&mut stream).await.refusal(), (413, "too-large".into()));
+    let almost = json!({"id": "fits", "kind": "image", "machine": "m1", "name": "n", "ttlMs": 1,
+        "attrs": {"text": "x".repeat((1 << 20) - 1000)}});
+    assert_eq!(post(&running, &member, "/v1/resources/register", almost).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let limits = RequestLimits { body_time: Duration::from_millis(100), ..RequestLimits::default() };
+    let (_root, running) = with(Setup { document: Document::Own, limits, ..Setup::default() }).await;
+    let request = ask(running.address, "POST", "/v1/resources/register")
+        .with(&running.token("member"))
+        .header("content-length", "100");
+    let mut stream = request.begin().await;
+    stream.write_all(b"{").await.unwrap();
+    assert_eq!(read(&mut stream).await.refusal(), (408, "request-timeout".into()));
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_changes_nothing() {
+    let (_root, running) = serving().await;
+    let member = running.token("member");
+    let text = record("half").to_string();
+    let request = ask(running.address, "POST", "/v1/resources/register").with(&member).raw(text.clone());
+    let mut stream = request.begin().await;
+    stream.write_all(&text.as_bytes()[..text.len() - 1]).await.unwrap();
+    drop(stream);
+    let list = ask(running.address, "GET", "/v1/resources").with(&member).send().await.json();
+    assert_eq!(list, json!({"resources": []}));
+}
+
+#[tokio::test]
+async fn heads_are_bounded_in_size_number_and_time() {
+    let server = ServerLimits { head_time: Duration::from_millis(300), ..ServerLimits::default() };
+    let (_root, running) = with(Setup { server, ..Setup::default() }).await;
+    let mut many = ask(running.address, "GET", "/v1/primary");
+    for n in 0..70 {
+        many = many.header(&format!("x-{n}"), "1");
+    }
+    assert_eq!(many.send().await.status, 431);
+    let large = ask(running.address, "GET", "/v1/primary").header("x-large", &"x".repeat(64 << 10));
+    assert_eq!(large.send().await.status, 431);
+    // One that never ends, and one that idles after an answer: both are ended.
+    let mut slow = TcpStream::connect(running.address).await.unwrap();
+    slow.write_all(b"GET /v1/primary HTTP/1.1\r\nhost: x\r\n").await.unwrap();
+    let mut rest = Vec::new();
+    let _ = slow.read_to_end(&mut rest).await;
+    let mut idle = TcpStream::connect(running.address).await.unwrap();
+    idle.write_all(b"GET /v1/primary HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = idle.read_to_end(&mut answer).await;
+    assert!(answer.starts_with(b"HTTP/1.1 200 OK"), "answered before it idled");
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_wait_for_a_place() {
+    let server = ServerLimits { connections: 2, ..ServerLimits::default() };
+    let (_root, running) = with(Setup { server, ..Setup::default() }).await;
+    let held = [TcpStream::connect(running.address).await.unwrap(), TcpStream::connect(running.address).await.unwrap()];
+    let mut third = ask(running.address, "GET", "/healthz").begin().await;
+    let mut byte = [0_u8; 1];
+    assert!(tokio::time::timeout(Duration::from_millis(200), third.peek(&mut byte)).await.is_err());
+    drop(held);
+    assert_eq!(read(&mut third).await.status, 200);
+}
+
+#[tokio::test]
+async fn one_connection_carries_many_requests() {
+    let (_root, running) = serving().await;
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        stream.write_all(b"GET /v1/primary HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut chunk = [0_u8; 4096];
+        let count = stream.read(&mut chunk).await.unwrap();
+        seen.extend_from_slice(&chunk[..count]);
+    }
+    assert_eq!(String::from_utf8(seen).unwrap().matches("HTTP/1.1 200 OK").count(), 3);
+}
+
+/// Decides as the standard policy does, but only when it is let.
+struct Slow {
+    gate: parking_lot::RwLock<()>,
+    entered: AtomicUsize,
+}
+
+impl Decider for Slow {
+    fn decide(
+        &self,
+        view: Arc<dyn View>,
+        at: &Moment,
+        caller: &Caller,
+        operation: &Operation,
+    ) -> Result<Decision, PolicyFailure> {
+        self.entered.fetch_add(1, Ordering::SeqCst);
+        let _open = self.gate.read();
+        support::decider::Native.decide(view, at, caller, operation)
+    }
+
+    fn violated(&self, _: &str, _: &str) {}
+}
+
+/// A gate that is closed, until it is told to open. A thread of its own holds it: a guard can't be kept across an await.
+struct Closed {
+    open: std::sync::mpsc::Sender<()>,
+    keeper: std::thread::JoinHandle<()>,
+}
+
+impl Closed {
+    async fn new() -> (Arc<Slow>, Self) {
+        let slow = Arc::new(Slow { gate: parking_lot::RwLock::new(()), entered: AtomicUsize::new(0) });
+        let (open, opened) = std::sync::mpsc::channel::<()>();
+        let (ready, waiting) = tokio::sync::oneshot::channel();
+        let gate = Arc::clone(&slow);
+        let keeper = std::thread::spawn(move || {
+            let _closed = gate.gate.write();
+            ready.send(()).unwrap();
+            let _ = opened.recv();
+        });
+        waiting.await.unwrap();
+        (slow, Self { open, keeper })
+    }
+
+    fn open(self) {
+        self.open.send(()).unwrap();
+        self.keeper.join().unwrap();
+    }
+}
+
+async fn until(mut reached: impl FnMut() -> bool) {
+    while !reached() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_in_flight_ends_and_nothing_new_begins() {
+    let (slow, closed) = Closed::new().await;
+    let setup = Setup { document: Document::Own, decider: Some(Arc::clone(&slow) as _), ..Setup::default() };
+    let (_root, running) = with(setup).await;
+    let (address, member) = (running.address, running.token("member"));
+    let write = ask(address, "POST", "/v1/resources/register").with(&member).json(&record("i1"));
+    let in_flight = tokio::spawn(write.send());
+    until(|| slow.entered.load(Ordering::SeqCst) == 1).await;
+    let stopping = tokio::spawn(running.stop());
+    while TcpStream::connect(address).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!stopping.is_finished(), "what is in flight is waited for");
+    closed.open();
+    assert_eq!(in_flight.await.unwrap().status, 200);
+    assert_eq!(stopping.await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_end_in_time_is_cut_off() {
+    let server = ServerLimits { drain: Duration::from_millis(100), ..ServerLimits::default() };
+    let (_root, running) = with(Setup { document: Document::Own, server, ..Setup::default() }).await;
+    let closed = Arc::clone(&running.replays.gate).write_owned().await;
+    let request = ask(running.address, "POST", "/v1/replays")
+        .with(&running.token("member"))
+        .json(&json!({"files": ["a"], "cutSha": "c"}));
+    let waiting = request.begin().await;
+    let answer = tokio::spawn(async move {
+        let mut stream = waiting;
+        stream.write_all(br#"{"files":["a"],"cutSha":"c"}"#).await.unwrap();
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes).await;
+        bytes
+    });
+    while running.replays.replays.lock().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(running.stop().await, 1);
+    assert!(answer.await.unwrap().is_empty());
+    drop(closed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_waits_for_the_ledger_no_longer_than_its_request_may_live() {
+    let (slow, closed) = Closed::new().await;
+    let limits = RequestLimits { write_time: Duration::from_millis(1500), ..RequestLimits::default() };
+    let setup = Setup { document: Document::Own, decider: Some(Arc::clone(&slow) as _), limits, ..Setup::default() };
+    let (_root, running) = with(setup).await;
+    let (address, member) = (running.address, running.token("member"));
+    let write = |id: &str| ask(address, "POST", "/v1/resources/register").with(&member).json(&record(id)).send();
+    let first = tokio::spawn(write("i1"));
+    until(|| slow.entered.load(Ordering::SeqCst) == 1).await;
+    // Behind the one that is being decided.
+    let second = tokio::spawn(write("i2"));
+    until(|| running.ledger.stats().waiting > 0).await;
+    tokio::time::sleep(limits.write_time).await;
+    closed.open();
+    assert_eq!(first.await.unwrap().status, 200, "what was begun is ended");
+    let second = second.await.unwrap();
+    assert_eq!(second.refusal(), (503, "ledger-busy".into()));
+    assert_eq!(second.header("retry-after"), Some("1"));
+}
+
+/// Fails in each of its ways, by turns.
+struct Faulty;
+
+impl Decider for Faulty {
+    fn decide(
+        &self,
+        _: Arc<dyn View>,
+        _: &Moment,
+        _: &Caller,
+        operation: &Operation,
+    ) -> Result<Decision, PolicyFailure> {
+        let policy: Arc<str> = "faulty@sha256:0#1".into();
+        match operation {
+            Operation::Register(_) => Err(PolicyFailure {
+                code: "trap".into(),
+                message: "the guest's own words about /secret/path".into(),
+                policy,
+            }),
+            _ => Ok(Decision { verdict: Ok(warmhold_ledger::Change::default()), policy }),
+        }
+    }
+
+    fn violated(&self, _: &str, _: &str) {}
+}
+
+#[tokio::test]
+async fn a_policys_fault_is_not_the_callers_and_its_words_stay_here() {
+    let setup = Setup { document: Document::Own, decider: Some(Arc::new(Faulty)), ..Setup::default() };
+    let (_root, running) = with(setup).await;
+    let member = running.token("member");
+    let failed = post(&running, &member, "/v1/resources/register", record("i1")).await;
+    assert_eq!(failed.refusal(), (503, "policy-failed".into()));
+    assert_eq!(failed.header("x-warmhold-policy"), Some("faulty@sha256:0#1"));
+    assert!(!String::from_utf8(failed.body).unwrap().contains("secret"));
+    let lease = json!({"machine": "m1", "purpose": "p", "ttlMs": 1000});
+    let broken = post(&running, &member, "/v1/leases/port", lease).await;
+    assert_eq!(broken.refusal(), (503, "policy-violation".into()));
+    let list = ask(running.address, "GET", "/v1/resources").with(&member).send().await;
+    assert_eq!(list.json(), json!({"resources": []}));
+}
+
+#[tokio::test]
+async fn a_busy_address_is_told_as_such() {
+    let (_root, running) = serving().await;
+    let address = running.address.to_string().parse().unwrap();
+    let error = Server::bind(address, ServerLimits::default()).unwrap_err();
+    assert_eq!(error.code(), "listen-in-use");
+    assert!(error.to_string().contains(&running.address.to_string()));
+}
+
+#[test]
+fn the_control_plane_is_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Control>();
+    shared::<warmhold_control::Tokens>();
+}

@@ -1,0 +1,59 @@
+//! The control plane as its clients meet it: a real server on loopback, a real ledger on disk, raw requests.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends at once where something isn't as it must be; the lint's own exception knows test functions only"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod forms;
+mod limits;
+mod lists;
+mod order;
+mod primary;
+mod services;
+mod tokens;
+
+use serde_json::{Value, json};
+use support::client::{Reply, ask};
+use support::{Document, Running, Setup};
+
+/// A key that a worker may have.
+fn key() -> Value {
+    json!({"context": "local", "imageDigest": "sha256:i", "lockHash": "l", "architecture": "amd64"})
+}
+
+/// A row that may be registered.
+fn record(id: &str) -> Value {
+    json!({"id": id, "kind": "instance", "machine": "m1", "name": "svc", "attrs": {"load": 1}, "ttlMs": 30_000})
+}
+
+/// A server with its own primary document, on a root that lives as long as it.
+async fn serving() -> (tempfile::TempDir, Running) {
+    with(Setup { document: Document::Own, ..Setup::default() }).await
+}
+
+async fn with(setup: Setup) -> (tempfile::TempDir, Running) {
+    let folder = tempfile::tempdir().unwrap();
+    let running = Running::start(&folder.path().join("root"), setup).await;
+    (folder, running)
+}
+
+async fn post(running: &Running, token: &str, path: &str, body: Value) -> Reply {
+    ask(running.address, "POST", path).with(token).json(&body).send().await
+}
+
+/// Registers an idle worker of m1.
+async fn idle_worker(running: &Running, machine_token: &str, id: &str) -> Reply {
+    let body = json!({"workerId": id, "machine": "m1", "key": key(), "ttlMs": 60_000, "podUid": "uid-1"});
+    post(running, machine_token, "/v1/workers/pod", body).await
+}
+
+async fn acquire(running: &Running) -> Reply {
+    let body = json!({"key": key(), "runId": "r", "attemptId": "1", "ttlMs": 60_000});
+    post(running, &running.token("member"), "/v1/leases/pod-worker", body).await
+}
