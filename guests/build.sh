@@ -73,6 +73,6 @@ if [ -z "$only_builtin" ]; then
     for name in "${examples[@]}"; do install_component "$from/${name//-/_}.wasm" "$name"; done
     for source in ../examples/policies/hostile/components/*.rs; do
         name=$(basename "$source" .rs)
-        install_component "$from/examples/${name//-/_}.wasm" "hostile-$name"
+        install_component "$from/examples/${name//-/_}.wasm" "$name"
     done
 fi

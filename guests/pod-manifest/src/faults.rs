@@ -23,7 +23,12 @@ pub fn of(spec: &PodSpec, settings: &Settings) -> Vec<String> {
         "worker-id: must be letters, digits, . _ - with a letter or digit at both ends, at most 63 (it is a label)",
     );
     check(is_word(&spec.image), "image: must be an image's name without spaces");
-    check(spec.node.as_deref().is_none_or(is_subdomain), "node: must be a DNS name (a-z, 0-9, - and ., at most 253)");
+    // A node of a cluster; of local pods it is this machine, under the name that the daemon knows it by.
+    let is_node = |node: &str| is_subdomain(node) || (spec.context == LOCAL && is_machine(node));
+    check(
+        spec.node.as_deref().is_none_or(is_node),
+        "node: must be a DNS name (a-z, 0-9, - and ., at most 253), or a machine's name for local pods",
+    );
     check(is_hex(&spec.cut_sha, 40), "cut-sha: must be 40 lower-case hex digits");
 
     check(is_word(&spec.key.context), "key.context: must be one word without spaces");
@@ -36,9 +41,12 @@ pub fn of(spec: &PodSpec, settings: &Settings) -> Vec<String> {
     check(is_word(&spec.key.architecture), "key.architecture: must be one word, such as amd64 or arm64");
 
     if let Some(limit) = &spec.memory_limit {
-        let wanted = Quantity::parse(limit);
-        let known = wanted.is_some() && settings.memory_limits.iter().any(|known| Quantity::parse(known) == wanted);
-        check(known, &format!("memory-limit: must be one of {}, or none", settings.memory_limits.join(", ")));
+        let wanted = Quantity::parse(limit).filter(|limit| limit.is_positive());
+        check(wanted.is_some(), "memory-limit: must be a quantity above zero, such as 2Gi, or none");
+        if let (Some(wanted), Some(known)) = (wanted, &settings.memory_limits) {
+            let known_limit = known.iter().any(|known| Quantity::parse(known) == Some(wanted));
+            check(known_limit, &format!("memory-limit: must be one of {}, or none", known.join(", ")));
+        }
     }
     for (field, probe) in [("host-probe-url", &spec.host_probe_url), ("prod-probe-url", &spec.prod_probe_url)] {
         check(
@@ -56,16 +64,28 @@ pub fn of(spec: &PodSpec, settings: &Settings) -> Vec<String> {
         );
         check(spec.node.is_some(), "source-mirror: needs a node, since it is a directory of one");
     }
-    check(is_word(&spec.source), "source: must be a git address or a path in the mirror, without spaces");
+    check(
+        !spec.source.trim().is_empty() && !spec.source.chars().any(char::is_control),
+        "source: must be a git address or a path, on one line",
+    );
     check(
         spec.source_mirror.is_some() || !is_in_mirror(&spec.source),
         "source: a relative path is one in the mirror, and there is no source-mirror",
     );
     check(!spec.source.starts_with('-'), "source: must not begin with -");
-    check(!has_parent(&spec.source), "source: must not hold ..");
+    check(!is_in_mirror(&spec.source) || !has_parent(&spec.source), "source: a path in the mirror must not hold ..");
     check(spec.install.iter().all(|word| !word.is_empty()), "install: must not hold an empty argument");
     check(spec.install.iter().all(|word| !word.contains('\0')), "install: must not hold a NUL");
     faults
+}
+
+/// The context of pods that are processes of this machine.
+const LOCAL: &str = "local";
+
+fn is_machine(text: &str) -> bool {
+    text.len() <= 253
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
 }
 
 /// Whether a source names a place in the mirror: neither an address nor an absolute path.

@@ -3,7 +3,7 @@
 //! [`faults`] judges a spec, [`render`] makes the manifest of a good one, [`compare()`] finds every place where a live pod
 //! differs from it. Restarts and container ids are no part of a manifest: the host compares those itself.
 //!
-//! Settings: `memory-limits`, an array of quantities that a spec may name (default `["2Gi", "16Gi"]`); `labels`, an object
+//! Settings: `memory-limits`, an array of the quantities that a spec may name (default: any above zero); `labels`, an object
 //! of further labels for every pod (no key under `warmhold.dev/` or `kubernetes.io/`).
 
 pub mod compare;

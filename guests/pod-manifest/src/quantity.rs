@@ -43,6 +43,20 @@ impl Quantity {
         Some(Self { mantissa: if negative { -mantissa } else { mantissa }, twos, tens }.reduced())
     }
 
+    /// Thousandths, rounded down; none beyond what can be told.
+    #[must_use]
+    pub fn milli(self) -> Option<i128> {
+        let scaled = self.mantissa.checked_mul(1i128.checked_shl(self.twos).filter(|_| self.twos < 100)?)?;
+        match u32::try_from(self.tens.checked_add(3)?) {
+            Ok(tens) => scaled.checked_mul(10i128.checked_pow(tens)?),
+            Err(_) => {
+                let tens = self.tens.checked_add(3)?.unsigned_abs();
+                // Beyond what a power can hold, nothing of the number is left.
+                Some(10i128.checked_pow(tens).map_or(0, |power| scaled.div_euclid(power)))
+            }
+        }
+    }
+
     /// Takes the tens out of the mantissa, so that values of very different suffixes can be compared.
     fn reduced(mut self) -> Self {
         if self.mantissa == 0 {
@@ -170,6 +184,19 @@ mod tests {
         assert!(Quantity::parse("1m").unwrap().is_positive());
         assert!(!Quantity::parse("-1m").unwrap().is_positive());
         assert!(!Quantity::parse("0Gi").unwrap().is_positive());
+    }
+
+    #[test]
+    fn thousandths() {
+        for (text, milli) in
+            [("1", 1000), ("1m", 1), ("1500u", 1), ("-1500u", -2), ("2Ki", 2_048_000), ("0", 0), ("1n", 0)]
+        {
+            assert_eq!(Quantity::parse(text).unwrap().milli(), Some(milli), "{text}");
+        }
+        assert_eq!(Quantity::parse("16Ti").unwrap().milli(), Some((16 << 40) * 1000));
+        assert_eq!(Quantity::parse("1e30").unwrap().milli(), Some(10i128.pow(33)));
+        assert_eq!(Quantity::parse("1e1000").unwrap().milli(), None);
+        assert_eq!(Quantity::parse("1e-1000").unwrap().milli(), Some(0));
     }
 
     /// Numbers written in every way that stands for the same, compared with each other.

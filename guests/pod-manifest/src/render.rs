@@ -2,12 +2,15 @@
 
 use crate::faults::is_in_mirror;
 use crate::names::{DATA, MIRROR, PREFIX, PROGRAM, REPO, WORKER_LABEL, WORKSPACE};
+use crate::quantity::Quantity;
 use crate::settings::Settings;
 use serde_json::{Map, Value, json};
 use warmhold_sdk::manifest::PodSpec;
 
 /// What a container may use where the spec names no tier.
 const DEFAULT_MEMORY: &str = "16Gi";
+/// What a container is sure to have.
+const REQUEST: &str = "512Mi";
 
 /// The manifest of a spec without faults.
 #[must_use]
@@ -152,7 +155,10 @@ fn unprivileged() -> Value {
 
 fn resources(spec: &PodSpec) -> Value {
     let limit = spec.memory_limit.as_deref().unwrap_or(DEFAULT_MEMORY);
-    json!({"limits": {"memory": limit}, "requests": {"memory": "512Mi"}})
+    let milli = |text: &str| Quantity::parse(text).and_then(Quantity::milli);
+    // A request above the limit is refused by an API server.
+    let small = matches!((milli(limit), milli(REQUEST)), (Some(limit), Some(request)) if limit < request);
+    json!({"limits": {"memory": limit}, "requests": {"memory": if small { limit } else { REQUEST }}})
 }
 
 fn volumes(spec: &PodSpec) -> Value {

@@ -7,18 +7,12 @@ use serde_json::{Map, Value};
 use warmhold_sdk::{json, unknown_keys};
 
 /// See the crate's documentation.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// The memory limits that a spec may name.
-    pub memory_limits: Vec<String>,
+    /// The memory limits that a spec may name; none: any.
+    pub memory_limits: Option<Vec<String>>,
     /// Further labels for every pod, in order of their keys.
     pub labels: Vec<(String, String)>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { memory_limits: vec!["2Gi".to_owned(), "16Gi".to_owned()], labels: Vec::new() }
-    }
 }
 
 impl Settings {
@@ -40,7 +34,7 @@ impl Settings {
         let mut read = Self::default();
         if let Some(limits) = settings.get("memory-limits") {
             match quantities(limits) {
-                Some(limits) => read.memory_limits = limits,
+                limits @ Some(_) => read.memory_limits = limits,
                 None => {
                     faults.push("memory-limits: must be an array of one or more quantities, such as \"2Gi\"".to_owned())
                 }
@@ -101,7 +95,7 @@ mod tests {
     fn reads_and_lists_every_fault() {
         assert_eq!(Settings::parse("{}").unwrap(), Settings::default());
         let read = Settings::parse(r#"{"memory-limits":["512Mi"],"labels":{"team":"a","b.example/c":"d"}}"#).unwrap();
-        assert_eq!(read.memory_limits, ["512Mi"]);
+        assert_eq!(read.memory_limits, Some(vec!["512Mi".to_owned()]));
         assert_eq!(read.labels, [("b.example/c".to_owned(), "d".to_owned()), ("team".to_owned(), "a".to_owned())]);
 
         let text = r#"{"memory-limit":["2Gi"],"memory-limits":["-1Gi"],"labels":{"warmhold.dev/x":"a","ok":" "}}"#;

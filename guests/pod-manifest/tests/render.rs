@@ -165,6 +165,25 @@ fn settings_change_what_is_allowed_and_added() {
     assert!(rendered_with("{\"x\":1}", &spec()).unwrap_err()[0].starts_with("x: "));
 }
 
+#[test]
+fn a_request_is_never_above_its_limit() {
+    for (limit, request) in [("256Mi", "256Mi"), ("536870911", "536870911"), ("0.5Gi", "512Mi"), ("1Ti", "512Mi")] {
+        let pod = rendered(&PodSpec { memory_limit: Some(limit.into()), ..spec() });
+        let resources = json!({"limits": {"memory": limit}, "requests": {"memory": request}});
+        assert_eq!(pod["spec"]["containers"][0]["resources"], resources);
+    }
+}
+
+#[test]
+fn a_local_pod_runs_on_a_machine() {
+    let mut local = PodSpec { node: Some("My_Laptop.local".into()), ..spec() };
+    assert_eq!(rendered_with("{}", &local).unwrap_err().len(), 1);
+    (local.context, local.key.context) = ("local".into(), "local".into());
+    assert_eq!(rendered(&local)["spec"]["nodeName"], "My_Laptop.local");
+    local.node = Some("-x".into());
+    assert!(rendered_with("{}", &local).unwrap_err()[0].starts_with("node: "));
+}
+
 /// Each fault alone: a value and the field that must be named.
 #[test]
 fn each_fault_is_found() {
@@ -201,7 +220,7 @@ fn each_fault_is_found() {
         (
             "memory-limit",
             |s, v| s.memory_limit = Some(v.into()),
-            vec![text(""), text("2"), text("3Gi"), text("2G"), text("-2Gi"), text("2gi")],
+            vec![text(""), text("0"), text("2 Gi"), text("-2Gi"), text("2gi")],
         ),
         (
             "host-probe-url",
@@ -243,7 +262,7 @@ fn each_fault_is_found() {
         (
             "source",
             |s, v| s.source = v.into(),
-            vec![text(""), text("a b"), text("--upload-pack=x"), text("../a"), text("a/../b")],
+            vec![text(""), text(" "), text("a\nb"), text("--upload-pack=x"), text("../a"), text("a/../b")],
         ),
         ("install", |s, v| s.install = vec!["npm".into(), v.into()], vec![text(""), text("a\0b")]),
     ];
@@ -265,7 +284,10 @@ fn good_values_at_the_edge() {
         (|s, v| s.name = v.into(), vec!["a".into(), "0-9".into(), "a".repeat(63)]),
         (|s, v| s.worker_id = v.into(), vec!["W.1_x-y".into(), "a".repeat(63)]),
         (|s, v| s.node = Some(v.into()), vec!["a.b-c.d".into()]),
-        (|s, v| s.memory_limit = Some(v.into()), vec!["16Gi".into(), "2048Mi".into(), "17179869184".into()]),
+        (
+            |s, v| s.memory_limit = Some(v.into()),
+            vec!["16Gi".into(), "2048Mi".into(), "17179869184".into(), "1".into()],
+        ),
         (
             |s, v| s.host_probe_url = v.into(),
             vec![
@@ -276,6 +298,7 @@ fn good_values_at_the_edge() {
                 "http://[fe80::1]/".into(),
             ],
         ),
+        (|s, v| s.source = v.into(), vec!["/home/me/my project".into(), "/a/../b".into(), "ssh://git@a/b c".into()]),
         (|s, v| s.source_mirror = Some(v.into()), vec!["/a".into(), "/a b/ü.d".into()]),
     ];
     for (change, values) in table {

@@ -66,7 +66,7 @@ fn altered(call: &Call<'_>, request: &WorkerRequest, alter: impl FnOnce(&mut Map
 misdeed!(
     /// Never answers.
     EndlessLoop,
-    "hostile-endless-loop",
+    "endless-loop",
     |call, _request| loop {
         black_box(call.at.now);
     }
@@ -75,7 +75,7 @@ misdeed!(
 misdeed!(
     /// Takes memory until there is none left, and touches it.
     MemoryBomb,
-    "hostile-memory-bomb",
+    "memory-bomb",
     |_call, _request| {
         let mut hoard = Vec::new();
         loop {
@@ -87,7 +87,7 @@ misdeed!(
 misdeed!(
     /// Gives the row another owner.
     ForgedOwner,
-    "hostile-forged-owner",
+    "forged-owner",
     |call, request| {
         let row = call.idle_workers(request, 1).into_iter().next().ok_or(Refusal::NoWarmWorker)?;
         let mut change = standard::acquire(call, request, row)?;
@@ -99,7 +99,7 @@ misdeed!(
 misdeed!(
     /// Leases without raising the generation, so that the last holder's fence would still hold.
     GenerationKept,
-    "hostile-generation-kept",
+    "generation-kept",
     |call, request| altered(call, request, |attrs| {
         let generation = attrs.get("generation").and_then(json::whole).unwrap_or_default();
         attrs.insert("generation".to_owned(), Value::from(generation.saturating_sub(1)));
@@ -109,7 +109,7 @@ misdeed!(
 misdeed!(
     /// Leases a worker that is out of use for good.
     LeaseQuarantined,
-    "hostile-lease-quarantined",
+    "lease-quarantined",
     |call, request| {
         let attrs = |text: &str| json::object(text).unwrap_or_default();
         let rows = call.ledger.page(WORKER_KIND, None, 1000);
@@ -127,7 +127,7 @@ misdeed!(
 misdeed!(
     /// Writes one log line of 100 MiB. It goes past the sdk, which would cut it.
     LogFlood,
-    "hostile-log-flood",
+    "log-flood",
     |call, request| {
         use warmhold_sdk::bindings::lease::warmhold::policy::log;
         log::write(log::Level::Info, &"x".repeat(100 << 20), &[]);
@@ -138,11 +138,11 @@ misdeed!(
 misdeed!(
     /// Panics, with a text that should be found in the daemon's log.
     Panic,
-    "hostile-panic",
+    "panic",
     |call, _request| {
         #[allow(clippy::panic, reason = "that is what it is for")]
         {
-            panic!("hostile-panic was asked at {}", call.at.now)
+            panic!("panic was asked at {}", call.at.now)
         }
     }
 );
@@ -150,7 +150,7 @@ misdeed!(
 misdeed!(
     /// Calls itself until the stack is gone.
     DeepRecursion,
-    "hostile-deep-recursion",
+    "deep-recursion",
     |call, request| {
         fn deeper(depth: u64) -> u64 {
             // What is done after the call keeps it from becoming a loop.
@@ -164,7 +164,7 @@ misdeed!(
 misdeed!(
     /// Writes two thousand rows where one is asked for.
     ManyRows,
-    "hostile-many-rows",
+    "many-rows",
     |call, request| {
         let mut change = altered(call, request, |_| {})?;
         if let Some(row) = change.put.first().cloned() {
@@ -181,7 +181,7 @@ misdeed!(
 misdeed!(
     /// Puts the same key twice into the attributes: which one counts?
     DuplicateKeys,
-    "hostile-duplicate-keys",
+    "duplicate-keys",
     |call, request| {
         let mut change = altered(call, request, |_| {})?;
         if let Some(row) = change.put.first_mut() {

@@ -79,7 +79,7 @@ fn command(input: &ReplayInput, of: &Candidate, now: u64) -> Value {
 pub struct SanitizeUnclean;
 
 impl Misdeed for SanitizeUnclean {
-    const NAME: &'static str = "hostile-sanitize-unclean";
+    const NAME: &'static str = "sanitize-unclean";
 
     fn with<H: Host>(
         host: &H,
@@ -105,7 +105,7 @@ impl Misdeed for SanitizeUnclean {
 pub struct OtherPod;
 
 impl Misdeed for OtherPod {
-    const NAME: &'static str = "hostile-other-pod";
+    const NAME: &'static str = "other-pod";
 
     fn with<H: Host>(
         host: &H,
@@ -127,7 +127,7 @@ impl Misdeed for OtherPod {
 pub struct KeepLease;
 
 impl Misdeed for KeepLease {
-    const NAME: &'static str = "hostile-keep-lease";
+    const NAME: &'static str = "keep-lease";
 
     fn with<H: Host>(_: &H, held: H::Lease, _: &ReplayInput, _: &Candidate, _: &[Candidate]) -> Outcome<H::Lease> {
         std::mem::forget(held);
@@ -140,7 +140,7 @@ impl Misdeed for KeepLease {
 pub struct DropLease;
 
 impl Misdeed for DropLease {
-    const NAME: &'static str = "hostile-drop-lease";
+    const NAME: &'static str = "drop-lease";
 
     fn with<H: Host>(_: &H, held: H::Lease, _: &ReplayInput, _: &Candidate, _: &[Candidate]) -> Outcome<H::Lease> {
         drop(held);
@@ -153,7 +153,7 @@ impl Misdeed for DropLease {
 pub struct LoopForever;
 
 impl Misdeed for LoopForever {
-    const NAME: &'static str = "hostile-loop-forever";
+    const NAME: &'static str = "loop-forever";
 
     fn with<H: Host>(_: &H, held: H::Lease, _: &ReplayInput, _: &Candidate, _: &[Candidate]) -> Outcome<H::Lease> {
         loop {
@@ -167,10 +167,10 @@ impl Misdeed for LoopForever {
 pub struct PanicHolding;
 
 impl Misdeed for PanicHolding {
-    const NAME: &'static str = "hostile-panic-holding";
+    const NAME: &'static str = "panic-holding";
 
     #[allow(clippy::panic, reason = "that is what it is for")]
     fn with<H: Host>(_: &H, held: H::Lease, _: &ReplayInput, _: &Candidate, _: &[Candidate]) -> Outcome<H::Lease> {
-        panic!("hostile-panic-holding holds the lease of {}", held.worker())
+        panic!("panic-holding holds the lease of {}", held.worker())
     }
 }
