@@ -9,6 +9,7 @@ mod checks;
 mod exchange;
 mod fields;
 mod ledger;
+mod metrics;
 mod policies;
 mod ports;
 mod replays;
@@ -78,13 +79,14 @@ pub struct ControlOptions {
 /// The control plane, for any number of requests at once.
 pub struct Control {
     options: ControlOptions,
+    metrics: metrics::Metrics,
 }
 
 impl Control {
     /// With these parts.
     #[must_use]
     pub fn new(options: ControlOptions) -> Arc<Self> {
-        Arc::new(Self { options })
+        Arc::new(Self { options, metrics: metrics::Metrics::default() })
     }
 
     /// Answers one request; never fails, never panics on what a client sends.
@@ -113,6 +115,7 @@ async fn dispatch(exchange: &mut Exchange, route: route::Route) -> Result<Answer
         Route::Primary => Ok(checks::primary(exchange)),
         Route::Alive => Ok(Answer::text("ok\n")),
         Route::Ready => checks::ready(exchange).await,
+        Route::Metrics => Ok(metrics::show(exchange)),
         Route::Resources => resources::list(exchange).await,
         Route::Register => resources::register(exchange).await,
         Route::Heartbeat(id) => resources::heartbeat(exchange, &id).await,

@@ -44,6 +44,11 @@ impl Answer {
         Self::with(StatusCode::OK, Body::from(text), Some("text/plain; charset=utf-8"))
     }
 
+    /// 200 with figures in Prometheus' text format.
+    pub(super) fn metrics(text: String) -> Self {
+        Self::with(StatusCode::OK, Body::from(text), Some("text/plain; version=0.0.4; charset=utf-8"))
+    }
+
     /// 200 with a body that comes in pieces.
     pub(super) fn stream(body: Body, content_type: &'static str) -> Self {
         Self::with(StatusCode::OK, body, Some(content_type))

@@ -104,9 +104,11 @@ impl Exchange {
         response
     }
 
-    /// One line a request: no path, since a client chose it; no header; never a token.
+    /// One count and one line a request: no path, since a client chose it; no header; never a token.
     fn log(&self, answer: &Answer) {
-        let took = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let took = self.started.elapsed();
+        self.control.metrics.count(self.route.unwrap_or("unknown"), answer, took);
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let status = answer.status.as_u16();
         let scope = self.caller.as_ref().map(|caller| caller.scope);
         let machine = self.caller.as_ref().and_then(|caller| caller.machine.as_deref());

@@ -14,6 +14,7 @@ pub(super) enum Route {
     Primary,
     Alive,
     Ready,
+    Metrics,
     Resources,
     Register,
     Heartbeat(String),
@@ -43,6 +44,8 @@ pub(super) enum Route {
 pub(super) enum Access {
     /// No token is looked at.
     Anyone,
+    /// Anybody on this machine; any valid token from elsewhere.
+    Local,
     /// Any valid token.
     Known,
     /// Any but the query token.
@@ -58,7 +61,7 @@ pub(super) enum Access {
 impl Access {
     pub(super) fn admits(self, scope: Scope) -> bool {
         match self {
-            Self::Anyone | Self::Known => true,
+            Self::Anyone | Self::Local | Self::Known => true,
             Self::Writers => scope != Scope::Query,
             Self::Leasers => matches!(scope, Scope::Member | Scope::Machine),
             Self::Member => scope == Scope::Member,
@@ -70,7 +73,7 @@ impl Access {
     pub(super) fn describe(self) -> &'static str {
         match self {
             Self::Anyone => "anyone",
-            Self::Known => "any valid token",
+            Self::Local | Self::Known => "any valid token",
             Self::Writers => "any token but the query token",
             Self::Leasers => "the member token or a machine's token",
             Self::Member => "the member token",
@@ -98,6 +101,7 @@ impl Route {
             Method::GET => match segments {
                 ["healthz"] => Some(Self::Alive),
                 ["readyz"] => Some(Self::Ready),
+                ["metrics"] => Some(Self::Metrics),
                 ["v1", "primary"] => Some(Self::Primary),
                 ["v1", "resources"] => Some(Self::Resources),
                 ["v1", "workers"] => Some(Self::ListWorkers),
@@ -146,6 +150,7 @@ impl Route {
     pub(super) fn access(&self) -> Access {
         match self {
             Self::Primary | Self::Alive | Self::Ready => Access::Anyone,
+            Self::Metrics => Access::Local,
             Self::Resources | Self::ListWorkers | Self::ListReplays | Self::ShowReplay(_) | Self::ListPolicies => {
                 Access::Known
             }
@@ -169,7 +174,7 @@ impl Route {
     /// a replay takes nothing from the primary: it ends what was begun.
     pub(super) fn needs_primary(&self) -> bool {
         match self.access() {
-            Access::Anyone | Access::Known => false,
+            Access::Anyone | Access::Local | Access::Known => false,
             Access::Writers | Access::Leasers => true,
             Access::Member => matches!(self, Self::StartReplay),
             Access::Admin => !matches!(self, Self::LoadPolicy(_) | Self::RollBackPolicy(_)),
@@ -191,6 +196,7 @@ impl Route {
             Self::Primary => "primary",
             Self::Alive => "alive",
             Self::Ready => "ready",
+            Self::Metrics => "metrics",
             Self::Resources => "resources",
             Self::Register => "register",
             Self::Heartbeat(_) => "heartbeat",

@@ -100,3 +100,45 @@ async fn health_needs_no_token_and_readiness_needs_policies() {
     assert_eq!(unready.refusal(), (503, "policy-missing".into()));
     assert_eq!(ask(running.address, "GET", "/healthz").send().await.status, 200);
 }
+
+#[tokio::test]
+async fn figures_count_what_was_answered() {
+    let (_root, running) = serving().await;
+    for _ in 0..3 {
+        assert_eq!(ask(running.address, "GET", "/v1/resources").send().await.status, 401);
+    }
+    let member = running.token("member");
+    assert_eq!(post(&running, &member, "/v1/resources/register", record("i1")).await.status, 200);
+    let reply = ask(running.address, "GET", "/metrics").send().await;
+    assert_eq!(reply.status, 200, "this machine needs no token");
+    let text = String::from_utf8(reply.body).unwrap();
+    for line in [
+        r#"warmhold_http_answers_total{route="resources",status="401"} 3"#,
+        r#"warmhold_http_answers_total{route="register",status="200"} 1"#,
+        r#"warmhold_http_refusals_total{code="unauthorized"} 3"#,
+        r#"warmhold_http_request_seconds_bucket{le="+Inf"} 4"#,
+        "warmhold_http_request_seconds_count 4",
+        "warmhold_ledger_writes_total 1",
+        "warmhold_ledger_rows 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn figures_are_not_for_strangers() {
+    let (_root, running) = serving().await;
+    let control = running.control.clone();
+    let from = |token: Option<&str>| {
+        let mut request = http::Request::get("/metrics");
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        let control = control.clone();
+        async move { control.respond(request, "100.64.0.9".parse().unwrap()).await.status().as_u16() }
+    };
+    assert_eq!(from(None).await, 401);
+    assert_eq!(from(Some("wrong")).await, 401);
+    assert_eq!(from(Some(&running.token("query"))).await, 200);
+}

@@ -54,6 +54,7 @@ pub struct Running {
     pub address: SocketAddr,
     pub root: PathBuf,
     pub ledger: Ledger,
+    pub control: Arc<Control>,
     pub replays: Arc<MemoryReplays>,
     pub workers: Arc<MemoryWorkers>,
     pub policies: Arc<MemoryPolicies>,
@@ -92,10 +93,10 @@ impl Running {
         let server = Server::bind(address, setup.server).unwrap();
         let address = server.address().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(server.serve(control, async move {
+        let serving = tokio::spawn(server.serve(Arc::clone(&control), async move {
             let _ = stopped.await;
         }));
-        Self { address, root: root.to_owned(), ledger, replays, workers, policies, stop, serving }
+        Self { address, root: root.to_owned(), ledger, control, replays, workers, policies, stop, serving }
     }
 
     /// A scope token, as its user reads it.
