@@ -73,6 +73,8 @@ pub(crate) enum Action {
         /// World-writable ones.
         shared: Vec<PathBuf>,
     },
+    /// Enter a user namespace, for the caller to fill and to take, and wait until it has.
+    Users,
     /// One signal to every process of this user at once.
     End,
 }

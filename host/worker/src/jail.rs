@@ -7,7 +7,7 @@ use crate::helper::{Action, Answer, Order};
 use crate::network;
 use crate::{artifacts, remove, sandbox, shared, sys};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
-use rustix::thread::{CapabilitySet, CapabilitySets};
+use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -60,6 +60,13 @@ fn obey(order: Order, channel: &File) -> Result<Answer, String> {
         let _ = std::fs::write("/proc/self/oom_score_adj", "500");
     }
     let uid = order.uid;
+    if matches!(order.action, Action::Users) {
+        // The caller may look at this process's namespaces only while it can be looked at; it knows nothing.
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable)
+            .map_err(|error| error.to_string())?;
+        sys::unshare(UnshareFlags::NEWUSER).map_err(|error| error.to_string())?;
+        linger(channel, &Answer::default())
+    }
     become_user(uid)?;
     let mut notes = Vec::new();
     if let Some(wanted) = &order.sandbox {
@@ -74,12 +81,8 @@ fn obey(order: Order, channel: &File) -> Result<Answer, String> {
             }
             let patience = network::PROD_PATIENCE;
             let probe = probe.map(|url| network::probe(&url, patience)).transpose()?;
-            let answer = Answer { notes, probe, error: None };
-            say(channel, &answer).map_err(|error| error.to_string())?;
             // The caller looks for this process in the table before it lets it go.
-            let mut waste = [0];
-            let _ = (&*channel).read(&mut waste);
-            std::process::exit(0)
+            linger(channel, &Answer { notes, probe, error: None })
         }
         Action::Exec { argv, directory, env } => Err(exec(&argv, &directory, &env)),
         Action::Collect { directory, file, count, bytes } => {
@@ -90,6 +93,7 @@ fn obey(order: Order, channel: &File) -> Result<Answer, String> {
         Action::Wipe { directories, shared } => {
             Ok(Answer { notes: wipe(uid, &directories, &shared), ..Answer::default() })
         }
+        Action::Users => Ok(Answer::default()),
         Action::End => {
             if uid.is_some() {
                 // `kill(-1)`: all that this user may signal, which are its own; no fork can slip through.
@@ -98,6 +102,16 @@ fn obey(order: Order, channel: &File) -> Result<Answer, String> {
             Ok(Answer::default())
         }
     }
+}
+
+/// Answers, and stays until the caller has done its part.
+fn linger(channel: &File, answer: &Answer) -> ! {
+    if say(channel, answer).is_ok() {
+        let mut waste = [0];
+        let mut channel = channel;
+        let _ = channel.read(&mut waste);
+    }
+    std::process::exit(0)
 }
 
 /// Becomes the user and gives up every privilege for good.

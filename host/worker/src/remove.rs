@@ -147,9 +147,11 @@ mod tests {
     fn a_nest_deeper_than_any_path_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let mut here = open_directory(CWD, dir.path()).unwrap();
-        for _ in 0..3000 {
-            rustix::fs::mkdirat(&here, "deeper", Mode::RWXU).unwrap();
-            here = open_directory(&here, "deeper").unwrap();
+        // 6,000 bytes of path, and deeper than one sweep goes.
+        let name = "deeper".repeat(10);
+        for _ in 0..100 {
+            rustix::fs::mkdirat(&here, name.as_str(), Mode::RWXU).unwrap();
+            here = open_directory(&here, name.as_str()).unwrap();
         }
         empty(dir.path()).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

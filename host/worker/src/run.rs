@@ -204,8 +204,9 @@ impl<'a> Request<'a> {
         let mut why = Vec::new();
         let closed = self.close_network(&mut why);
         let requests = self.data.requests();
-        let (place, made) =
-            Place::make(&requests, self.command.generation, self.uid, &self.identity.repo, self.powers.namespaces);
+        let plain = self.base.belongs_to(0);
+        let base = (self.identity.repo.as_path(), plain);
+        let (place, made) = Place::make(&requests, self.command.generation, self.uid, base, self.powers.namespaces);
         let sandbox = self.sandbox(&place);
         let mut unclean = Vec::new();
         let mut session = Session {

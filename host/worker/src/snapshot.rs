@@ -52,6 +52,11 @@ impl Snapshot {
         Ok(Self(entries))
     }
 
+    /// Whether everything belongs to one user, and to the group of the same number.
+    pub(crate) fn belongs_to(&self, uid: u32) -> bool {
+        self.0.iter().all(|(_, stamp)| stamp.owner == (uid, uid))
+    }
+
     /// The first few differences, in words.
     pub(crate) fn differences(&self, later: &Self) -> Vec<String> {
         const MOST: usize = 5;

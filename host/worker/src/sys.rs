@@ -3,6 +3,7 @@
 
 use rustix::thread::UnshareFlags;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Closes every descriptor but the three standard ones: whatever the starter leaked must not reach a test.
 ///
@@ -48,7 +49,33 @@ pub(crate) fn default_signals() {
 /// # Errors
 /// What the kernel answers, EPERM where the caller may not.
 pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
-    let flags = flags & (UnshareFlags::NEWNS | UnshareFlags::NEWNET | UnshareFlags::NEWIPC);
+    let flags = flags & (UnshareFlags::NEWNS | UnshareFlags::NEWNET | UnshareFlags::NEWIPC | UnshareFlags::NEWUSER);
     // SAFETY: the flag that makes the call unsafe (a private table of descriptors) can't be among these.
     Ok(unsafe { rustix::thread::unshare_unsafe(flags) }?)
+}
+
+/// Makes a detached mount read-only and shows its files as owned by whom the user namespace says.
+///
+/// # Errors
+/// What the kernel answers; some file systems and old kernels can't.
+pub(crate) fn map_owners(mount: BorrowedFd<'_>, users: BorrowedFd<'_>) -> io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_IDMAP | libc::MOUNT_ATTR_RDONLY,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?,
+    };
+    // SAFETY: both descriptors live through the call, the path is empty and ends with a NUL, and the size is that of the
+    // structure, which the kernel only reads.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

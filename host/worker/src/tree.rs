@@ -1,15 +1,18 @@
 //! The private directories of a request and the tree that its tests see: the base tree under a layer of the request's
 //! own, so that what they write never reaches the base.
 
+use crate::helper::{self, Action, Helper, Order};
 use crate::sys;
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::thread::UnshareFlags;
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 /// The directories that belong to the request's user.
 const OWN: [&str; 7] = ["state", "tmp", "config", "cache", "data", "runtime", "artifacts"];
@@ -26,21 +29,21 @@ pub(crate) struct Place {
 impl Place {
     /// Makes the directories and the tree.
     ///
-    /// With `mounts` the tree is an overlay in a mount namespace of this thread's own; where that can't be had, a copy.
+    /// `plain` says that all of the base belongs to this process's own user. With `mounts` the tree is an overlay in a mount namespace of this thread's own; where that can't be had, a copy.
     /// On failure the place is handed back for cleaning all the same.
     pub(crate) fn make(
         requests: &Path,
         generation: u64,
         uid: Option<u32>,
-        base: &Path,
+        (base, plain): (&Path, bool),
         mounts: bool,
     ) -> (Self, Result<(), String>) {
         let mut place = Self { root: requests.join(generation.to_string()), uid, overlay: false };
-        let made = place.fill(requests, base, mounts);
+        let made = place.fill(requests, base, plain, mounts);
         (place, made)
     }
 
-    fn fill(&mut self, requests: &Path, base: &Path, mounts: bool) -> Result<(), String> {
+    fn fill(&mut self, requests: &Path, base: &Path, plain: bool, mounts: bool) -> Result<(), String> {
         let wrong = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
         // Searchable by the request's user, who has nothing to list here.
         let mut crossing = DirBuilder::new();
@@ -56,30 +59,61 @@ impl Place {
         }
         let tree = self.tree();
         fs::create_dir(&tree).map_err(|error| wrong(&tree, error))?;
-        if mounts && self.mount(base).is_ok() {
+        let owned = if mounts && let Ok(owned) = self.mount(base, plain) {
             self.overlay = true;
+            owned
         } else {
             copy(base, &tree)?;
-        }
-        if self.uid.is_some() {
+            false
+        };
+        if self.uid.is_some() && !owned {
             self.give_all(&tree)?;
         }
         Ok(())
     }
 
-    /// Lays an overlay over the base.
-    fn mount(&self, base: &Path) -> io::Result<()> {
+    /// Shows the base, read-only and as the request user's own, in another place: copying it up then needs no other
+    /// owner, so that a large tree costs nothing until it is written to.
+    fn map(&self, base: &Path, uid: u32) -> io::Result<PathBuf> {
+        let order = Order { uid: None, sandbox: None, action: Action::Users };
+        let mut helper = Helper::start(&order, Stdio::null(), Stdio::null())?;
+        let taken = (|| {
+            helper::checked(helper.answer()?).map_err(io::Error::other)?;
+            let own = |name: &str| format!("/proc/{}/{name}", helper.pid.as_raw_nonzero());
+            for map in ["uid_map", "gid_map"] {
+                fs::write(own(map), format!("0 {uid} 1\n"))?;
+            }
+            File::open(own("ns/user"))
+        })();
+        helper.end();
+        let users = taken?;
+        let mapped = self.own("base");
+        DirBuilder::new().mode(0o700).create(&mapped)?;
+        let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let shown = rustix::mount::open_tree(rustix::fs::CWD, base, clone)?;
+        sys::map_owners(shown.as_fd(), users.as_fd())?;
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        rustix::mount::move_mount(&shown, c"", rustix::fs::CWD, &mapped, flags)?;
+        Ok(mapped)
+    }
+
+    /// Lays an overlay over the base; whether it belongs to the request's user already.
+    fn mount(&self, base: &Path, plain: bool) -> io::Result<bool> {
         sys::unshare(UnshareFlags::NEWNS)?;
         rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
         let (upper, work) = (self.own("upper"), self.own("work"));
         DirBuilder::new().mode(0o755).create(&upper)?;
         fs::set_permissions(&upper, fs::Permissions::from_mode(fs::metadata(base)?.mode() & 0o777))?;
         DirBuilder::new().mode(0o700).create(&work)?;
+        self.give(&upper)?;
+        // Owners other than this process's own user have no place in the map.
+        let mapped = self.uid.filter(|_| plain).and_then(|uid| self.map(base, uid).ok());
+        let lower = mapped.as_deref().unwrap_or(base);
         // Copying up only the owner, not the bytes, is what makes giving the tree away cheap.
         let options = |extra: &str| {
             let text = [
                 b"lowerdir=",
-                &escape(base)[..],
+                &escape(lower)[..],
                 b",upperdir=",
                 &escape(&upper),
                 b",workdir=",
@@ -101,7 +135,7 @@ impl Place {
         // A second wall: where modes would let a test write to the base by its own path, the mount doesn't.
         let _ = rustix::mount::mount_bind(base, base)
             .and_then(|()| rustix::mount::mount_remount(base, MountFlags::BIND | MountFlags::RDONLY, c""));
-        Ok(())
+        Ok(mapped.is_some())
     }
 
     fn give(&self, path: &Path) -> io::Result<()> {
@@ -158,10 +192,13 @@ impl Place {
             return Ok(());
         }
         let tree = self.tree();
-        rustix::mount::unmount(&tree, UnmountFlags::empty()).map_err(|error| {
+        let unmounted = rustix::mount::unmount(&tree, UnmountFlags::empty()).map_err(|error| {
             let _ = rustix::mount::unmount(&tree, UnmountFlags::DETACH);
             format!("the overlay {} is still in use: {error}", tree.display())
-        })
+        });
+        // Not there when the base couldn't be mapped.
+        let _ = rustix::mount::unmount(self.own("base"), UnmountFlags::DETACH);
+        unmounted
     }
 }
 

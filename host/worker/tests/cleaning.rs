@@ -38,6 +38,51 @@ fn the_tree_can_be_written_and_the_base_stays() {
 }
 
 #[test]
+fn a_large_tree_costs_nothing_until_it_is_written_to() {
+    let pod = Pod::new();
+    pod.file("large/file", "x");
+    let gate = pod.path().join("gate");
+    let script = format!(
+        "echo x >> large/file; stat -c %u large; echo started; while ! [ -e {} ]; do sleep 0.05; done",
+        gate.display()
+    );
+    pod.file("t.sh", &script);
+    pod.file("other", "x");
+    let mut running = pod.start(&pod.command(&["t.sh"]));
+    running.until("started");
+    let request = pod.data().join("requests/1");
+    // Where the base can be shown as the user's own, only what was written has a copy.
+    let mapped = request.join("base").exists();
+    let copied: Vec<_> = fs::read_dir(request.join("upper"))
+        .map_or_else(|_| Vec::new(), |all| all.flatten().map(|entry| entry.file_name()).collect());
+    fs::write(gate, "").unwrap();
+    let reply = running.finish();
+    reply.assert_passed();
+    if mapped {
+        assert_eq!(copied, ["large"]);
+    }
+    if root() {
+        assert_eq!(reply.stdout(0), format!("{}\nstarted\n", pod.uid));
+    }
+}
+
+#[test]
+fn a_base_of_several_owners_becomes_the_users_own_too() {
+    if !root() {
+        return;
+    }
+    for power in [Power::Own, Power::Pod] {
+        let pod = Pod::with(power);
+        let other = pod.file("other.txt", "old");
+        std::os::unix::fs::chown(&other, Some(4242), Some(4242)).unwrap();
+        let reply = pod.script("t.sh", "stat -c %u other.txt t.sh; echo new > other.txt; cat other.txt");
+        reply.assert_passed();
+        assert_eq!(reply.stdout(0), format!("{0}\n{0}\nnew\n", pod.uid), "{power:?}");
+        assert_eq!(fs::read_to_string(other).unwrap(), "old");
+    }
+}
+
+#[test]
 fn each_request_starts_fresh() {
     for power in powers() {
         let pod = Pod::with(power);
@@ -70,9 +115,9 @@ for top in (os.environ['HOME'], os.environ['TMPDIR'], '.'):
     os.chmod(top + '/a/b', 0)
     os.chmod(top + '/a', 0)
 os.chdir(os.environ['XDG_CACHE_HOME'])
-for _ in range(2000):
-    os.mkdir('deeper')
-    os.chdir('deeper')
+for _ in range(100):
+    os.mkdir('deeper' * 10)
+    os.chdir('deeper' * 10)
 ";
         pod.script("t.py", script).assert_passed();
         pod.assert_empty();
