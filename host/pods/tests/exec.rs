@@ -257,6 +257,25 @@ async fn a_pod_deleted_under_a_request_takes_it_along() {
 }
 
 #[tokio::test]
+async fn a_pod_made_anew_under_a_request_is_left_alone() {
+    for control_groups in [true, false] {
+        let world = World::with(|options| options.control_groups = control_groups);
+        let pod = world.ready("warm-a").await;
+        for mode in ["hang", "orphans"] {
+            let pod = world.backend.get_pod(&world.at, "warm-a").await.unwrap_or_else(|_| pod.clone());
+            let (backend, request) = (world.shared(), world.request(&pod, mode));
+            let task = tokio::spawn(async move { backend.exec(request).await });
+            until("the worker runs", || !world.strays().is_empty()).await;
+            world.backend.delete_pod(&world.at, "warm-a", pod["metadata"]["uid"].as_str().unwrap()).await.unwrap();
+            let again = world.ready("warm-a").await;
+            assert_eq!(task.await.unwrap().unwrap_err().code(), "killed");
+            assert_eq!(world.backend.get_pod(&world.at, "warm-a").await.unwrap(), again, "{mode}");
+            assert!(world.run(&again, "good").await.unwrap().verdict.clean);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_full_sink_is_told() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: mounting a small file system needs root");

@@ -336,6 +336,30 @@ async fn an_init_step_has_an_end_and_leaves_nothing_running() {
 }
 
 #[tokio::test]
+async fn a_pod_removed_while_it_is_made_gives_way_to_a_new_one() {
+    for control_groups in [true, false] {
+        let world = World::with(|options| options.control_groups = control_groups);
+        let mut slow = manifest("warm-a");
+        slow["spec"]["initContainers"][0]["env"] = json!([{ "name": "MARK", "value": "/workspace/x" }]);
+        slow["spec"]["initContainers"][0]["command"] = json!([common::WORKER, "child"]);
+        for _ in 0..5 {
+            let pod = world.backend.create_pod(&world.at, &slow).await.unwrap();
+            while world.strays().is_empty() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            let uid = pod["metadata"]["uid"].as_str().unwrap();
+            world.backend.delete_pod(&world.at, "warm-a", uid).await.unwrap();
+            assert_eq!(world.strays(), Vec::<i32>::new());
+            let again = world.ready("warm-a").await;
+            // The first one's maker has noticed by now, and has done the second one no harm.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert_eq!(world.backend.get_pod(&world.at, "warm-a").await.unwrap(), again);
+            world.backend.delete_pod(&world.at, "warm-a", again["metadata"]["uid"].as_str().unwrap()).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
 async fn hands_in_the_directory_are_seen() {
     let world = World::new();
     let pod = world.ready("warm-a").await;

@@ -67,7 +67,10 @@ impl Real {
         command.generation = self.generation;
         command.cut_sha.clone_from(&self.cut);
         command.files = files.iter().map(|file| (*file).to_owned()).collect();
-        command.rules = vec![Rule { pattern: "*.sh".to_owned(), run: vec!["sh".to_owned(), "{file}".to_owned()] }];
+        command.rules = vec![
+            Rule { pattern: "*.sh".to_owned(), run: vec!["sh".to_owned(), "{file}".to_owned()] },
+            Rule { pattern: "*.py".to_owned(), run: vec!["python3".to_owned(), "{file}".to_owned()] },
+        ];
         command.isolation.uid = self.world.backend.request_uid(&self.world.at, "warm-a").await;
         // The worker wants a moment that it can look at.
         command.deadline_at = now() + 60_000;
@@ -112,6 +115,7 @@ fn repository(at: &PathBuf) -> String {
     std::fs::write(at.join("tests/bad.sh"), "echo no >&2\nexit 3\n").unwrap();
     std::fs::write(at.join("tests/slow.sh"), "echo begun\nsh -c 'sleep 600; :' &\nsetsid sleep 600 &\nsleep 600\n")
         .unwrap();
+    std::fs::write(at.join("tests/hungry.py"), "x = bytearray(700 << 20)\nprint(len(x))\n").unwrap();
     let git = |arguments: &[&str]| {
         let output = Command::new("git")
             .args(["-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBranch=main"])
@@ -166,6 +170,24 @@ async fn the_workers_own_deadline_leaves_a_verdict() {
     assert_eq!(reply.verdict.files[0].reason, Some(FileReason::Timeout));
     assert!(reply.verdict.clean, "{:?}", reply.verdict.unclean);
     assert_eq!(real.running(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_test_that_wants_too_much_memory_is_the_only_victim() {
+    let Some(mut real) = Real::new().await else { return };
+    let request = real.request(&["tests/hungry.py", "tests/good.sh"]).await;
+    let reply = real.world.backend.exec(request).await.unwrap();
+    let grouped = real.world.local("warm-a")["group"].is_object();
+    let hungry = &reply.verdict.files[0];
+    if grouped {
+        assert_eq!(hungry.reason, Some(FileReason::OutOfMemory), "{hungry:?}");
+        assert_eq!(reply.verdict.oom_kills, 1);
+    } else {
+        assert_eq!(hungry.exit, Some(1), "python says MemoryError: {hungry:?}");
+    }
+    assert_eq!(reply.verdict.files[1].exit, Some(0));
+    assert!(reply.verdict.clean, "{:?}", reply.verdict.unclean);
+    assert_eq!(real.world.backend.get_pod(&real.world.at, "warm-a").await.unwrap(), real.pod);
 }
 
 #[tokio::test]

@@ -66,6 +66,8 @@ pub(super) fn create(inner: &Arc<Inner>, place: Place, namespace: &str, manifest
     let started = thread.spawn(move || {
         if let Err(error) = initialise(&inner, &place, &uid) {
             tracing::warn!(pod = %place.name, %error, "the pod can't be completed");
+            // On a full disk this fails too: then whoever looks next says that the creation was interrupted.
+            let _ = fail(&place, &uid, &format!("the pod can't be completed: {error}"));
         }
         drop(creation);
     });
@@ -177,6 +179,15 @@ fn initialise(inner: &Inner, place: &Place, uid: &str) -> Result<(), PodsError> 
     inner.start_containers(place, &mut pod, &mut local, &names)
 }
 
+fn fail(place: &Place, uid: &str, why: &str) -> Result<(), PodsError> {
+    let _guard = place.lock()?;
+    let Some((mut pod, local)) = open(place, uid)? else { return Ok(()) };
+    local.whole(place).kill(PATIENCE);
+    status::set_phase(&mut pod, "Failed", Some(("InitFailed", why)));
+    status::touch(&mut pod);
+    place.write_pod(&pod)
+}
+
 /// The pod and its local state, as long as it is the one that is being made. Read under the lock where it is then changed.
 fn open(place: &Place, uid: &str) -> Result<Option<(Value, Local)>, PodsError> {
     let (Some(pod), Some(local)) = (place.read_pod()?, place.read_local()?) else { return Ok(None) };
@@ -234,12 +245,19 @@ fn run_init(inner: &Inner, place: &Place, uid: &str, name: &str) -> Result<Optio
         }
     };
     let exit = wait(&mut child, limit).map_err(failed)?;
+    {
+        // Whatever it left in the background ends with it; no other container of the pod runs yet. Under the lock, and
+        // only while the pod is this one: else it was removed, everything of it has ended, and a new pod may have its
+        // directory and its user.
+        let _guard = place.lock()?;
+        if open(place, uid)?.is_some() {
+            local.whole(place).kill(PATIENCE);
+        }
+    }
     if exit.is_none() {
-        local.whole(place).kill(PATIENCE);
+        let _ = child.kill();
         let _ = child.wait();
     }
-    // Whatever it left in the background ends with it; no other container of the pod runs yet.
-    local.whole(place).kill(PATIENCE);
     let tail = output.join().unwrap_or_default();
     match exit {
         Some(exit) => Ok(Some(Ended { exit: exit.into(), tail })),

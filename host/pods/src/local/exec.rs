@@ -89,8 +89,7 @@ pub(super) async fn exec(inner: &Arc<Inner>, request: ExecRequest) -> Result<Exe
 struct Running {
     child: Child,
     stdin: Option<ChildStdin>,
-    scope: Scope,
-    group: Option<Group>,
+    remains: Remains,
     /// Held as long as anything of the request may run.
     turn: Option<Lock>,
     over: bool,
@@ -102,8 +101,8 @@ impl Running {
     /// What still runs when the worker has ended by itself was left by it.
     async fn end(&mut self) -> String {
         drop(self.stdin.take());
-        let (scope, group, own) = (self.scope.clone(), self.group.clone(), self.child.id());
-        let swept = tokio::task::spawn_blocking(move || sweep(&scope, group.as_ref(), own)).await;
+        let (remains, own) = (self.remains.clone(), self.child.id());
+        let swept = tokio::task::spawn_blocking(move || remains.sweep(own)).await;
         let _ = timeout(PATIENCE, self.child.wait()).await;
         self.over = true;
         let swept = swept.unwrap_or_else(|error| format!("nobody could look for its processes: {error}"));
@@ -118,25 +117,50 @@ impl Running {
 
 const STUCK: &str = "don't end";
 
-/// Ends everything of a request. `own` is its first process, where it still runs: that one isn't worth a word.
-fn sweep(scope: &Scope, group: Option<&Group>, own: Option<u32>) -> String {
-    // The control group is the whole proof where there is one: nothing of a pod can leave it. The rest of the marks are
-    // looked at only when something is there, or when there is no group.
-    let quick = group.is_some_and(|group| group.processes().is_empty()) && own.is_none();
-    let found = if quick { Vec::new() } else { scope.find() };
-    let left = if found.is_empty() { Vec::new() } else { scope.kill(PATIENCE) };
-    if let Some(group) = group {
-        group.remove();
+/// Where to look for what is left of a request.
+#[derive(Clone)]
+struct Remains {
+    place: Place,
+    pod_uid: String,
+    scope: Scope,
+}
+
+impl Remains {
+    /// Ends everything of the request. `own` is its first process, where it still runs: that one isn't worth a word.
+    fn sweep(&self, own: Option<u32>) -> String {
+        // The control group is the whole proof where there is one: nothing of a pod can leave it. The other marks are
+        // looked at only when something is there, or when there is no group.
+        let text = match &self.scope.group {
+            Some(group) if group.processes().is_empty() && own.is_none() => String::new(),
+            _ => self.end_all(own),
+        };
+        if let Some(group) = &self.scope.group {
+            group.remove();
+        }
+        text
     }
-    if !left.is_empty() {
-        return format!("these processes of the request {STUCK}: {}", describe(&left));
+
+    fn end_all(&self, own: Option<u32>) -> String {
+        let guard = self.place.lock();
+        let local = self.place.read_local();
+        let ours = guard.is_ok() && local.is_ok_and(|local| local.is_some_and(|local| local.pod_uid == self.pod_uid));
+        // A pod that was removed under the request took everything of it along, and a new one may have its directory and
+        // its user by now: then only what nobody else can have is looked at.
+        let scope = if ours {
+            self.scope.clone()
+        } else {
+            Scope { roots: self.scope.roots.clone(), group: self.scope.group.clone(), ..Scope::default() }
+        };
+        let found = scope.find();
+        let left = if found.is_empty() { Vec::new() } else { scope.kill(PATIENCE) };
+        if !left.is_empty() {
+            return format!("these processes of the request {STUCK}: {}", describe(&left));
+        }
+        if found.is_empty() || own.is_some() {
+            return String::new();
+        }
+        format!("processes of the request were left, and were killed: {}", describe(&found))
     }
-    let strays: Vec<_> =
-        found.into_iter().filter(|process| own.and_then(|pid| i32::try_from(pid).ok()) != Some(process.pid)).collect();
-    if strays.is_empty() || own.is_some() {
-        return String::new();
-    }
-    format!("processes of the request were left, and were killed: {}", describe(&strays))
 }
 
 impl Drop for Running {
@@ -145,10 +169,10 @@ impl Drop for Running {
             return;
         }
         // The caller went away in the middle. A thread of its own: the runtime may be going away too.
-        let (scope, group, own, turn) = (self.scope.clone(), self.group.clone(), self.child.id(), self.turn.take());
+        let (remains, own, turn) = (self.remains.clone(), self.child.id(), self.turn.take());
         let _ = self.child.start_kill();
         let act = move || {
-            sweep(&scope, group.as_ref(), own);
+            remains.sweep(own);
             drop(turn);
         };
         if let Err(error) = std::thread::Builder::new().name("request-end".to_owned()).spawn(act) {
@@ -174,7 +198,7 @@ fn start(inner: &Inner, request: &ExecRequest) -> Result<Running, ExecError> {
         )));
     }
     // Under the lock: the pod can't be deleted between the last look and the process that then is in its group.
-    let _lock = place.lock().map_err(failed)?;
+    let guard = place.lock().map_err(failed)?;
     let local =
         place.read_local().map_err(failed)?.filter(|local| local.pod_uid == request.command.pod_uid && !local.deleting);
     let local = local.ok_or_else(|| wrong(format!("the pod `{}` is being removed", place.name)))?;
@@ -223,8 +247,10 @@ fn start(inner: &Inner, request: &ExecRequest) -> Result<Running, ExecError> {
     if let Some(root) = child.id().and_then(|pid| Identity::of(pid).ok()) {
         scope.roots.push(root);
     }
+    drop(guard);
     let stdin = child.stdin.take();
-    Ok(Running { child, stdin, scope, group, turn: Some(turn), over: false })
+    let remains = Remains { place, pod_uid: local.pod_uid, scope };
+    Ok(Running { child, stdin, remains, turn: Some(turn), over: false })
 }
 
 /// One request at a time, whatever the ledger says.
