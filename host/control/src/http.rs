@@ -20,6 +20,7 @@ mod uri;
 mod workers;
 
 use crate::api::{Policies, Replays, Workers};
+use crate::error::ApiError;
 use crate::primary::PrimarySource;
 use crate::tokens::Tokens;
 use answer::Answer;
@@ -107,9 +108,17 @@ impl Control {
         let answer = answer.unwrap_or_else(|error| Answer::refusal(&error, &exchange.id, exchange.help));
         exchange.finish(answer)
     }
+
+    /// Turns one request away before any check.
+    pub(crate) fn refuse<B>(self: &Arc<Self>, request: Request<B>, peer: IpAddr, error: &ApiError) -> Response<Body> {
+        let (head, _) = request.into_parts();
+        let exchange = Exchange::new(Arc::clone(self), head, Body::empty(), peer, Instant::now());
+        let answer = Answer::refusal(error, &exchange.id, exchange.help);
+        exchange.finish(answer)
+    }
 }
 
-async fn dispatch(exchange: &mut Exchange, route: route::Route) -> Result<Answer, crate::ApiError> {
+async fn dispatch(exchange: &mut Exchange, route: route::Route) -> Result<Answer, ApiError> {
     use route::Route;
     match route {
         Route::Primary => Ok(checks::primary(exchange)),

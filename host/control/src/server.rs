@@ -1,9 +1,11 @@
 //! The listening side: a loop of its own over hyper, since every limit must be ours to state.
 //!
 //! What is beyond a limit waits or is turned away; nothing grows without one. Connections beyond theirs stay in the
-//! kernel's queue until one ends. A head must arrive in time, which also ends connections that idle; hyper answers a
-//! head that is too large or has too many headers by itself (431), and this crate everything after that.
+//! kernel's queue until one ends. A head must arrive in time, which also ends connections that idle. A head that is too
+//! large or has too many headers is answered in the same form as every other refusal; one of more than twice that isn't
+//! even read, and hyper's own 431 has no body.
 
+use crate::error::ApiError;
 use crate::http::Control;
 use crate::listen::ListenAddress;
 use axum::body::Body;
@@ -30,7 +32,7 @@ pub struct ServerLimits {
     pub waiting: u32,
     /// Headers of a request.
     pub headers: usize,
-    /// Bytes of a request's head; at least 8 KiB.
+    /// Bytes of a request's address and headers.
     pub head: usize,
     /// For a head to arrive, counted from the end of the request before: so also how long a connection may idle.
     pub head_time: Duration,
@@ -187,14 +189,34 @@ fn connection(
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request| {
         let control = Arc::clone(&control);
-        async move { Ok::<_, Infallible>(control.respond(request, peer).await) }
+        async move {
+            let answer = match head_within(&request, &limits) {
+                Ok(()) => control.respond(request, peer).await,
+                Err(refused) => control.refuse(request, peer, &refused),
+            };
+            Ok::<_, Infallible>(answer)
+        }
     });
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_time)
-        .max_headers(limits.headers)
-        .max_buf_size(limits.head.max(8 << 10))
+        .max_headers(limits.headers.saturating_mul(2))
+        .max_buf_size(limits.head.saturating_mul(2).max(8 << 10))
         .serve_connection(TokioIo::new(stream), service)
+}
+
+fn head_within<B>(request: &http::Request<B>, limits: &ServerLimits) -> Result<(), ApiError> {
+    let headers = request.headers();
+    let address = request.uri().path_and_query().map_or(0, |address| address.as_str().len());
+    let bytes = headers.iter().fold(address, |bytes, (name, value)| bytes + name.as_str().len() + value.len());
+    if headers.len() <= limits.headers && bytes <= limits.head {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        http::StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        "head-too-large",
+        format!("a request has at most {} headers, and {} bytes of address and headers", limits.headers, limits.head),
+    ))
 }
 
 fn report(ended: Result<(), tokio::task::JoinError>) {

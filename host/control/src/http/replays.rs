@@ -34,7 +34,14 @@ pub(super) async fn start(exchange: &mut Exchange) -> Result<Answer, ApiError> {
     }
     // Nobody watches; the sender must not wait for a reader anyway.
     drop(events);
-    Answer::json(&ended(result.await)?)
+    answer(&ended(result.await)?)
+}
+
+/// A replay, and the policy that drove it.
+fn answer(replay: &ReplayView) -> Result<Answer, ApiError> {
+    let answer = Answer::json(replay)?;
+    let policy = &replay.policies.replay;
+    Ok(if policy.is_empty() { answer } else { answer.decided_by(policy.as_str().into()) })
 }
 
 fn ended(result: Result<Result<ReplayView, ApiError>, oneshot::error::RecvError>) -> Result<ReplayView, ApiError> {
@@ -177,7 +184,7 @@ async fn settle(exchange: &Exchange, raw: &str, verdict: Settle) -> Result<Answe
     let caller = exchange.caller()?.clone();
     // In a task of its own: a verdict is several steps, and a client that goes away must not stop between them.
     match tokio::spawn(async move { replays.settle(&caller, &id, verdict).await }).await {
-        Ok(settled) => Answer::json(&settled?),
+        Ok(settled) => answer(&settled?),
         Err(error) => {
             tracing::error!(%error, "settling a replay broke off");
             Err(ApiError::internal())

@@ -55,6 +55,8 @@ pub struct PrimarySource {
     filling: tokio::sync::Mutex<()>,
     fenced: Mutex<Option<Seen>>,
     last_good: Mutex<Option<Instant>>,
+    /// Why it couldn't be measured when that was last told.
+    told: Mutex<Option<String>>,
 }
 
 impl std::fmt::Debug for PrimarySource {
@@ -111,6 +113,7 @@ impl PrimarySource {
             filling: tokio::sync::Mutex::new(()),
             fenced: Mutex::new(None),
             last_good: Mutex::new(None),
+            told: Mutex::new(None),
         }
     }
 
@@ -187,6 +190,7 @@ impl PrimarySource {
         let view = match reading {
             Reading::Present(document) => {
                 *self.last_good.lock() = Some(at);
+                *self.told.lock() = None;
                 PrimaryView {
                     held_here: document.holder == self.machine.as_str(),
                     holder: Some(document.holder),
@@ -196,7 +200,10 @@ impl PrimarySource {
             }
             Reading::Absent => unknown(),
             Reading::Unmeasured(why) => {
-                tracing::warn!(document = %path.display(), why, "the primary document can't be measured");
+                // Every worker route reads it anew: the same fault is told once.
+                if self.told.lock().replace(why.clone()).as_ref() != Some(&why) {
+                    tracing::warn!(document = %path.display(), why, "the primary document can't be measured");
+                }
                 unknown()
             }
         };

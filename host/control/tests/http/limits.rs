@@ -67,9 +67,11 @@ async fn heads_are_bounded_in_size_number_and_time() {
     for n in 0..70 {
         many = many.header(&format!("x-{n}"), "1");
     }
-    assert_eq!(many.send().await.status, 431);
-    let large = ask(running.address, "GET", "/v1/primary").header("x-large", &"x".repeat(64 << 10));
-    assert_eq!(large.send().await.status, 431);
+    assert_eq!(many.send().await.refusal(), (431, "head-too-large".into()));
+    let large = |size: usize| ask(running.address, "GET", "/v1/primary").header("x-large", &"x".repeat(size));
+    assert_eq!(large(30 << 10).send().await.status, 200);
+    assert_eq!(large(40 << 10).send().await.refusal(), (431, "head-too-large".into()));
+    assert_eq!(large(100 << 10).send().await.status, 431);
     // One that never ends, and one that idles after an answer: both are ended.
     let mut slow = TcpStream::connect(running.address).await.unwrap();
     slow.write_all(b"GET /v1/primary HTTP/1.1\r\nhost: x\r\n").await.unwrap();
@@ -282,4 +284,19 @@ fn the_control_plane_is_shared_between_threads() {
     fn shared<T: Send + Sync>() {}
     shared::<Control>();
     shared::<warmhold_control::Tokens>();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_ask_nothing_do_not_hold_up_the_end() {
+    let server = ServerLimits { drain: Duration::from_secs(3600), ..ServerLimits::default() };
+    let (_root, running) = with(Setup { server, ..Setup::default() }).await;
+    let mut silent = TcpStream::connect(running.address).await.unwrap();
+    let mut idle = TcpStream::connect(running.address).await.unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut chunk = [0_u8; 4096];
+    assert!(idle.read(&mut chunk).await.unwrap() > 0);
+    // The server has accepted both: the second one was answered, and the first one came before.
+    assert_eq!(running.stop().await, 0);
+    assert_eq!(idle.read(&mut chunk).await.unwrap(), 0);
+    let _ = silent.read(&mut chunk).await;
 }
