@@ -25,10 +25,9 @@ impl ledger::Decider for LeaseDecider {
     ) -> Result<ledger::Decision, ledger::PolicyFailure> {
         let moment = plugin::Moment { now: at.now, fresh_id: at.fresh_id.clone() };
         match self.slot.decide(Arc::new(SeenLedger(view)), &moment, &who(caller), &request(operation)) {
-            Ok(decided) => Ok(ledger::Decision {
-                verdict: decided.verdict.map(change).map_err(refusal),
-                policy: decided.policy,
-            }),
+            Ok(decided) => {
+                Ok(ledger::Decision { verdict: decided.verdict.map(change).map_err(refusal), policy: decided.policy })
+            }
             Err(fault) => Err(ledger::PolicyFailure {
                 code: fault.code().to_owned(),
                 message: fault.to_string(),

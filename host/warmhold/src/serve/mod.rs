@@ -1,16 +1,248 @@
 //! The daemon: everything wired together.
+//!
+//! The order of a start: whatever can be refused is refused before anything is made; the address is taken before the
+//! ledger is opened, so that a second daemon by mistake stops without a trace; what a dead daemon left is settled before
+//! the first request is answered.
+
+mod decider;
+mod logging;
+mod policies;
+mod profiles;
 
 use crate::cli::ServeArgs;
-use crate::config::Config;
+use crate::client::locate::{DaemonFile, daemon_file};
+use crate::config::{Config, Primary, machine};
 use crate::error::CliError;
+use decider::LeaseDecider;
+use policies::Slots;
+use std::collections::BTreeMap;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use warmhold_control::primary::PrimarySource;
+use warmhold_control::{
+    Control, ControlOptions, ListenAddress, MachineName, RequestLimits, Server, ServerLimits, Tokens,
+};
+use warmhold_ledger::{Ledger, Options as LedgerOptions};
+use warmhold_pods::Backend;
+use warmhold_pods::local::{LocalBackend, Options as LocalOptions};
+use warmhold_replay::{Driver, Instance, Services, Standing};
 
 /// Runs the daemon in the foreground until it is told to end.
 ///
 /// # Errors
 /// It could not start, or ended for a fault.
 pub(crate) fn run(args: &ServeArgs, root: &Path) -> Result<(), CliError> {
-    let config = Config::load_with(root, &args.overrides())?;
-    Err(CliError::no("not-built-in", format!("this build has no daemon to serve {}", config.root.display()))
-        .with_help("build it from a newer checkout"))
+    let config = Config::load_with(root, &args.overrides()).map_err(|faults| {
+        CliError::usage(faults.code(), faults.to_string()).with_help("correct the file, or try `warmhold doctor`")
+    })?;
+    logging::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::no("no-runtime", format!("no threads can be started: {error}")))?;
+    let ended = runtime.block_on(serve(args, config));
+    // What still blocks (a read that nobody waits for) must not keep the process.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    ended
+}
+
+async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
+    let mut stop = Stop::listen()?;
+    let worker = profiles::worker_binary(&config)?;
+    let server = bind(&config)?;
+    let address = server.address().map_err(|error| CliError::no("listen-failed", error.to_string()))?;
+    make_root(&config.root)?;
+    let name = machine::keep(&config.root, &config.daemon.machine).map_err(|error| root_error(&config.root, &error))?;
+    let name = MachineName::parse(&name).map_err(|error| CliError::usage(error.code(), error.to_string()))?;
+    let tokens = Tokens::open(&config.root)
+        .map_err(|error| CliError::usage(error.code(), error.to_string()).with_help(error.help()))?;
+    let primary = Arc::new(
+        match &config.daemon.primary {
+            Primary::Own => PrimarySource::own(&config.root, name.clone()),
+            Primary::File(path) => PrimarySource::external(path.clone(), name.clone()),
+            Primary::None => Ok(PrimarySource::none(name.clone())),
+        }
+        .map_err(|error| CliError::usage(error.code(), error.to_string()))?,
+    );
+    let slots = Arc::new(Slots::open(&config).await?);
+    let ledger = open_ledger(&config, &slots, &primary).await?;
+    let services = Arc::new(Services {
+        root: config.root.clone(),
+        machine: name.to_string(),
+        instance: Instance::begin(&config.root).map_err(|error| root_error(&config.root, &error))?,
+        ledger: ledger.clone(),
+        manifest: Arc::clone(&slots.manifest),
+        replay: Arc::clone(&slots.replay),
+        backends: backends(&config, &worker)?,
+        profiles: profiles::profiles(&config, &worker, address),
+        default_profile: config.default_profile().map(|profile| profile.name.clone()).unwrap_or_default(),
+        machine_caller: Tokens::machine(&name),
+        tasks: TaskTracker::new(),
+    });
+    if let Err(error) = warmhold_replay::settle_dead(&services).await {
+        tracing::warn!(%error, "what a dead daemon left isn't settled yet; it is tried again");
+    }
+    let background = CancellationToken::new();
+    let watch = tokio::spawn(warmhold_replay::watch(Arc::clone(&services), background.clone()));
+    let files = tokio::spawn(background.clone().run_until_cancelled_owned(Arc::clone(&slots).watch(config.clone())));
+    let driver = Driver::new(Arc::clone(&services));
+    let control = Control::new(ControlOptions {
+        ledger: ledger.clone(),
+        tokens,
+        primary,
+        require_primary: config.daemon.require_primary,
+        replays: Arc::new(driver.clone()),
+        workers: Arc::new(Standing::new(Arc::clone(&services))),
+        policies: Arc::clone(&slots) as _,
+        limits: request_limits(&config),
+    });
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(server.serve(control, async {
+        // A dropped sender means the same.
+        let _ = ended.await;
+    }));
+    let url = format!("http://{address}");
+    announce(&config.root, &url)?;
+    println!("warmhold serves {} at {url}", config.root.display());
+    stop.wait(args, &config, &slots).await;
+    tracing::info!("told to stop: finishing what is in flight");
+    retract(&config.root, &url);
+    // Replays end while the server still answers those who wait for them.
+    driver.stop().await;
+    drop(end);
+    let _ = serving.await;
+    background.cancel();
+    let _ = tokio::join!(watch, files);
+    ledger.close().await;
+    Ok(())
+}
+
+fn root_error(root: &Path, error: &std::io::Error) -> CliError {
+    CliError::usage("root-unusable", format!("{}: {error}", root.display()))
+        .with_help("name a folder that this user may make and write, with --root or WARMHOLD_ROOT")
+}
+
+fn bind(config: &Config) -> Result<Server, CliError> {
+    let address: ListenAddress = config
+        .daemon
+        .listen
+        .to_string()
+        .parse()
+        .map_err(|error: warmhold_control::ListenError| CliError::usage(error.code(), error.to_string()))?;
+    let http = &config.daemon.http;
+    let limits = ServerLimits {
+        connections: http.max_connections as usize,
+        head: usize::try_from(http.max_header).unwrap_or(usize::MAX),
+        head_time: http.header_timeout,
+        ..ServerLimits::default()
+    };
+    Server::bind(address, limits).map_err(|error| {
+        CliError::usage(error.code(), error.to_string()).with_help(
+            "stop what listens there, or choose another address with --listen ADDR:PORT (port 0 is any free one)",
+        )
+    })
+}
+
+fn request_limits(config: &Config) -> RequestLimits {
+    let http = &config.daemon.http;
+    RequestLimits {
+        body: usize::try_from(http.max_body).unwrap_or(usize::MAX),
+        policy: usize::try_from(http.max_policy).unwrap_or(usize::MAX),
+        body_time: http.request_timeout,
+        write_time: http.request_timeout,
+    }
+}
+
+fn make_root(root: &Path) -> Result<(), CliError> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(|error| root_error(root, &error))
+}
+
+/// Opening waits for locks of other daemons, and so has a thread of its own.
+async fn open_ledger(config: &Config, slots: &Slots, primary: &Arc<PrimarySource>) -> Result<Ledger, CliError> {
+    let path = config.root.join("control").join("ledger.sqlite3");
+    let decider = Arc::new(LeaseDecider::new(Arc::clone(&slots.lease)));
+    let options = LedgerOptions::new(decider, Arc::clone(primary) as _);
+    let opened = tokio::task::spawn_blocking(move || Ledger::open(&path, options)).await;
+    opened
+        .map_err(|error| CliError::no("ledger-unusable", error.to_string()))?
+        .map_err(|error| CliError::usage(error.code(), error.to_string()))
+}
+
+fn backends(config: &Config, worker: &profiles::WorkerBinary) -> Result<BTreeMap<String, Arc<dyn Backend>>, CliError> {
+    let mut options = LocalOptions::new(config.daemon.pods.clone(), config.daemon.machine.clone(), worker.path.clone());
+    options.path.clone_from(&config.daemon.pod_path);
+    let local = LocalBackend::open(options).map_err(|error| {
+        CliError::usage("pods-unusable", error.to_string())
+            .with_help("name another folder for local pods: `pods` in [daemon] of warmhold.toml")
+    })?;
+    let local: Arc<dyn Backend> = Arc::new(local);
+    Ok(config
+        .profiles
+        .iter()
+        .filter(|(_, profile)| profile.backend == crate::config::Backend::Local)
+        .map(|(name, _)| (name.clone(), Arc::clone(&local)))
+        .collect())
+}
+
+/// Writes where the clients of this root find the daemon that started last.
+fn announce(root: &Path, url: &str) -> Result<(), CliError> {
+    let file = daemon_file(root);
+    let facts = DaemonFile {
+        url: url.to_owned(),
+        pid: i32::try_from(std::process::id()).unwrap_or(0),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let write = || -> std::io::Result<()> {
+        let text = serde_json::to_string(&facts)?;
+        let next = file.with_extension(format!("json.{}", std::process::id()));
+        let mut out = std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&next)?;
+        std::io::Write::write_all(&mut out, text.as_bytes())?;
+        std::fs::rename(&next, &file)
+    };
+    write().map_err(|error| root_error(root, &error))
+}
+
+/// Takes the file away again, if it is still this daemon's.
+fn retract(root: &Path, url: &str) {
+    let file = daemon_file(root);
+    let ours = std::fs::read(&file)
+        .ok()
+        .and_then(|text| serde_json::from_slice::<DaemonFile>(&text).ok())
+        .is_some_and(|facts| facts.url == url);
+    if ours {
+        let _ = std::fs::remove_file(file);
+    }
+}
+
+/// The signals that a daemon hears.
+struct Stop {
+    term: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+impl Stop {
+    fn listen() -> Result<Self, CliError> {
+        let on = |kind| signal(kind).map_err(|error| CliError::no("no-signals", error.to_string()));
+        Ok(Self {
+            term: on(SignalKind::terminate())?,
+            interrupt: on(SignalKind::interrupt())?,
+            hangup: on(SignalKind::hangup())?,
+        })
+    }
+
+    /// Returns when it is time to end; a hang-up reads the policies again.
+    async fn wait(&mut self, args: &ServeArgs, config: &Config, slots: &Slots) {
+        loop {
+            tokio::select! {
+                _ = self.term.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hangup.recv() => slots.reload(args, config).await,
+            }
+        }
+    }
 }

@@ -1,0 +1,380 @@
+//! Replays as callers ask for them: accepted once, driven in a task of their own, remembered.
+
+use crate::git::{Git, GitError};
+use crate::live::{Live, now_ms};
+use crate::record::{PolicyTags, REPLAYS, ReplayRecord, WORKERS, WorkerRecord, WorkerState, is_final};
+use crate::run;
+use crate::services::Services;
+use crate::standing::unreadable;
+use crate::view::view;
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use warmhold_control::ApiError;
+use warmhold_control::api::{HistoryEntry, ReplayAsk, ReplayRun, ReplayState, ReplayView, Replays, Settle};
+use warmhold_ledger::{ApplyError, Caller, Expect};
+
+/// Without a deadline of the caller's own.
+const DEADLINE: Duration = Duration::from_secs(120);
+/// The longest deadline: a lease must outlive it.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// Replays that run at once; more would wait on each other's pods.
+const MAX_RUNNING: usize = 256;
+/// Files of one replay.
+pub(crate) const MAX_FILES: usize = 1000;
+/// How often another daemon's replay is looked at for its end.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How long running replays may go on after the daemon was told to stop.
+const DRAIN: Duration = Duration::from_secs(8);
+
+/// Runs replays and remembers them. Clones are one driver.
+#[derive(Clone)]
+pub struct Driver {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    services: Arc<Services>,
+    running: Mutex<HashMap<String, Arc<Live>>>,
+    stopping: CancellationToken,
+    /// Fires when running replays must end now.
+    cut_short: CancellationToken,
+}
+
+impl Driver {
+    /// For these services.
+    #[must_use]
+    pub fn new(services: Arc<Services>) -> Self {
+        let shared = Shared {
+            services,
+            running: Mutex::default(),
+            stopping: CancellationToken::new(),
+            cut_short: CancellationToken::new(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Takes no more replays, gives those that run 8 s, then quarantines what they hold.
+    pub async fn stop(&self) {
+        let shared = &self.shared;
+        shared.stopping.cancel();
+        shared.services.tasks.close();
+        // Kept observations wait for a caller who will find no daemon: they are cut short at once.
+        if tokio::time::timeout(DRAIN, shared.idle()).await.is_err() {
+            tracing::warn!("replays still run; what they hold is quarantined");
+        }
+        shared.cut_short.cancel();
+        shared.services.tasks.wait().await;
+    }
+}
+
+impl Shared {
+    /// Waits until nothing executes.
+    async fn idle(&self) {
+        loop {
+            let busy = self.running.lock().values().any(|live| {
+                let state = live.record().state;
+                !is_final(state) && state != ReplayState::Observed
+            });
+            if !busy {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    }
+
+    fn find(&self, id: &str) -> Option<Arc<Live>> {
+        self.running.lock().get(id).cloned()
+    }
+
+    /// Drives a replay to its end, in a task that no client's going away cancels.
+    fn launch(self: &Arc<Self>, live: Arc<Live>, caller: Caller) {
+        let driver = Arc::clone(self);
+        let tracker = self.services.tasks.clone();
+        tracker.spawn(async move {
+            run::drive(&driver.services, &live, &caller, &driver.cut_short).await;
+            live.answer();
+            driver.running.lock().remove(&live.id);
+            let services = Arc::clone(&driver.services);
+            let pruned = tokio::task::spawn_blocking(move || services.prune_results()).await;
+            if let Ok(Err(error)) = pruned
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                tracing::warn!(%error, "old results can't be removed");
+            }
+        });
+    }
+
+    async fn stored(&self, id: &str) -> Result<Option<ReplayRecord>, ApiError> {
+        let id = id.to_owned();
+        let record = self.services.read(move |ledger| ledger.get_record(REPLAYS, &id)).await.map_err(unreadable)?;
+        record
+            .map(|record| serde_json::from_value(record.body))
+            .transpose()
+            .map_err(|error| unreadable(error.to_string()))
+    }
+
+    /// Answers with a replay that this daemon runs.
+    fn join(live: &Arc<Live>) -> ReplayRun {
+        let (sender, result) = oneshot::channel();
+        let events = live.listen();
+        let waiting = Arc::clone(live);
+        tokio::spawn(async move {
+            waiting.answered().await;
+            let _ = sender.send(Ok(view(&waiting.record())));
+        });
+        ReplayRun { id: live.id.clone(), events, result }
+    }
+
+    /// Answers with a replay that is over, or that another daemon on this root runs.
+    fn follow(self: &Arc<Self>, record: ReplayRecord) -> ReplayRun {
+        let (sender, result) = oneshot::channel();
+        let (_, events) = tokio::sync::mpsc::channel(1);
+        let id = record.id.clone();
+        let driver = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut record = record;
+            // Settled by whichever daemon lives, should its own die: this ends.
+            while !is_final(record.state) && !(record.keep && record.state == ReplayState::Observed) {
+                tokio::select! {
+                    () = driver.stopping.cancelled() => return,
+                    () = tokio::time::sleep(LOOK_AGAIN) => {}
+                }
+                match driver.stored(&record.id).await {
+                    Ok(Some(now)) => record = now,
+                    Ok(None) => return,
+                    Err(error) => {
+                        let _ = sender.send(Err(error));
+                        return;
+                    }
+                }
+            }
+            let _ = sender.send(Ok(view(&record)));
+        });
+        ReplayRun { id, events, result }
+    }
+
+    /// What is wrong with a request before anything is contacted.
+    async fn refusal(&self, record: &ReplayRecord) -> Option<(String, Option<String>)> {
+        if let Err(why) = crate::input::check(record, now_ms()) {
+            return Some((why, None));
+        }
+        let source = self.services.profile(Some(&record.profile)).map(|(profile, _)| profile.source.clone())?;
+        let git = Git::new(source.clone());
+        match git.blobs(&record.cut_sha, &record.files).await {
+            Ok(blobs) => {
+                let missing: Vec<&str> = record
+                    .files
+                    .iter()
+                    .zip(blobs)
+                    .filter(|(_, blob)| blob.is_none())
+                    .map(|(file, _)| file.as_str())
+                    .collect();
+                if missing.is_empty() {
+                    return None;
+                }
+                let why = match git.commit(&record.cut_sha).await {
+                    Err(GitError::UnknownCommit { .. }) => format!("{} is no commit of {source}", record.cut_sha),
+                    _ => format!("commit {} has no file {}", record.cut_sha, missing.join(", ")),
+                };
+                Some((why, None))
+            }
+            // A source that can't be asked from here (another machine's) is judged in the pod.
+            Err(error) => {
+                tracing::debug!(%error, "the source can't be asked for the files");
+                None
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Replays for Driver {
+    async fn start(&self, caller: &Caller, ask: ReplayAsk) -> Result<ReplayRun, ApiError> {
+        if self.shared.stopping.is_cancelled() {
+            return Err(ApiError::unavailable("stopping", "this daemon is stopping").with_retry_after(5));
+        }
+        let record = new_record(&self.shared.services, caller, ask)?;
+        let live = {
+            let mut running = self.shared.running.lock();
+            if let Some(live) = running.get(&record.id) {
+                same_request(&live.record(), &record)?;
+                return Ok(Shared::join(live));
+            }
+            if running.len() >= MAX_RUNNING {
+                return Err(ApiError::unavailable("too-many-replays", format!("{MAX_RUNNING} replays run already"))
+                    .with_retry_after(5));
+            }
+            let live = Arc::new(Live::new(record.clone()));
+            running.insert(live.id.clone(), Arc::clone(&live));
+            live
+        };
+        let body = serde_json::to_value(&record).unwrap_or_default();
+        let (saved, refusal) = tokio::join!(
+            self.shared.services.ledger.put_record(REPLAYS, &record.id, Expect::Absent, body),
+            self.shared.refusal(&record)
+        );
+        if let Err(error) = saved {
+            self.shared.running.lock().remove(&record.id);
+            live.answer();
+            if !matches!(error, ApplyError::Conflict { .. }) {
+                return Err(apply_error(&error));
+            }
+            let Some(stored) = self.shared.stored(&record.id).await? else {
+                return Err(ApiError::unavailable("ledger-changed", "the replay's record changed; ask again"));
+            };
+            same_request(&stored, &record)?;
+            return Ok(self.shared.follow(stored));
+        }
+        let run = Shared::join(&live);
+        match refusal {
+            None => self.shared.launch(live, caller.clone()),
+            Some((why, detail)) => {
+                let detail = detail.map_or_else(|| why.clone(), |more| format!("{why}; {more}"));
+                run::fall_back(&self.shared.services, &live, "no-candidate", Some(detail)).await;
+                live.answer();
+                self.shared.running.lock().remove(&live.id);
+            }
+        }
+        Ok(run)
+    }
+
+    async fn list(&self, before: Option<&str>, limit: usize) -> Result<Vec<ReplayView>, ApiError> {
+        let mut all: Vec<ReplayRecord> = self.shared.services.records(REPLAYS).await.map_err(unreadable)?;
+        for record in &mut all {
+            if let Some(live) = self.shared.find(&record.id) {
+                *record = live.record();
+            }
+        }
+        let began = |record: &ReplayRecord| record.history.first().map_or(0, |entry| entry.at);
+        all.sort_by(|a, b| began(b).cmp(&began(a)).then_with(|| b.id.cmp(&a.id)));
+        let skip = before.and_then(|id| all.iter().position(|record| record.id == id)).map_or(0, |found| found + 1);
+        Ok(all.iter().skip(skip).take(limit).map(view).collect())
+    }
+
+    async fn get(&self, id: &str) -> Result<Option<ReplayView>, ApiError> {
+        if let Some(live) = self.shared.find(id) {
+            return Ok(Some(view(&live.record())));
+        }
+        Ok(self.shared.stored(id).await?.as_ref().map(view))
+    }
+
+    async fn settle(&self, caller: &Caller, id: &str, verdict: Settle) -> Result<ReplayView, ApiError> {
+        let live = self.shared.find(id);
+        let record = match &live {
+            Some(live) => live.record(),
+            None => {
+                self.shared.stored(id).await?.ok_or_else(|| ApiError::not_found(format!("there is no replay {id}")))?
+            }
+        };
+        if record.owner != caller.owner {
+            return Err(ApiError::forbidden("not-owner", "another member asked for this replay"));
+        }
+        if record.state != ReplayState::Observed {
+            let state = record.state.as_str();
+            return Err(ApiError::conflict("not-observed", format!("replay {id} is {state}"))
+                .with_help("only a replay that was asked for with `keep` waits for a verdict"));
+        }
+        let Some(live) = live else {
+            return Err(ApiError::conflict("another-daemon", format!("replay {id} is held by another daemon"))
+                .with("instance", record.instance)
+                .with_help("ask the daemon that runs it (the same --url as for the replay)"));
+        };
+        run::settle(&self.shared.services, &live, caller, verdict).await?;
+        Ok(view(&live.record()))
+    }
+}
+
+/// A record for what was asked.
+fn new_record(services: &Services, caller: &Caller, ask: ReplayAsk) -> Result<ReplayRecord, ApiError> {
+    let Some((profile, _)) = services.profile(ask.profile.as_deref()) else {
+        let known: Vec<&str> = services.profiles.keys().map(String::as_str).collect();
+        return Err(ApiError::bad_request(
+            "unknown-profile",
+            format!("there is no profile {:?}", ask.profile.unwrap_or_default()),
+        )
+        .with_help(format!("the profiles are: {}", known.join(", "))));
+    };
+    let run_id = ask.run_id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    let attempt_id = ask.attempt_id.unwrap_or_else(|| "1".to_owned());
+    for (name, value) in [("runId", &run_id), ("attemptId", &attempt_id)] {
+        if value.trim().is_empty() || value.len() > 200 || value.contains('\0') {
+            return Err(ApiError::bad_request("invalid-replay", format!("{name} must be 1 to 200 characters")));
+        }
+    }
+    let now = now_ms();
+    let deadline = ask.deadline_ms.map_or(DEADLINE, Duration::from_millis).min(LONGEST).min(profile.ttl);
+    let deadline_at = now.saturating_add(u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX));
+    Ok(ReplayRecord {
+        id: replay_id(&caller.owner, &run_id, &attempt_id),
+        owner: caller.owner.clone(),
+        instance: services.instance.id().to_owned(),
+        profile: profile.name.clone(),
+        run_id,
+        attempt_id,
+        cut_sha: ask.cut_sha,
+        baseline_sha: ask.baseline_sha,
+        files: ask.files,
+        keep: ask.keep,
+        deadline_at,
+        state: ReplayState::Acquiring,
+        state_until: deadline_at,
+        reason: None,
+        detail: None,
+        observed: false,
+        passed: false,
+        results: Vec::new(),
+        evidence: None,
+        lease: None,
+        isolation: None,
+        policies: PolicyTags::default(),
+        history: vec![HistoryEntry { at: now, state: ReplayState::Acquiring, note: None }],
+    })
+}
+
+/// The same owner, run and attempt always make the same id: the ledger's own key refuses a second one.
+fn replay_id(owner: &str, run_id: &str, attempt_id: &str) -> String {
+    let hash = Sha256::digest(serde_json::json!([owner, run_id, attempt_id]).to_string().as_bytes());
+    let hex = crate::key::hex(&hash);
+    format!("r-{}", hex.chars().take(24).collect::<String>())
+}
+
+/// A run and attempt stand for one request.
+fn same_request(known: &ReplayRecord, asked: &ReplayRecord) -> Result<(), ApiError> {
+    let same = known.cut_sha == asked.cut_sha
+        && known.files == asked.files
+        && known.baseline_sha == asked.baseline_sha
+        && known.profile == asked.profile;
+    if same {
+        return Ok(());
+    }
+    Err(ApiError::conflict(
+        "run-attempt-used",
+        format!("run {} attempt {} was another request: other files, or another cut", asked.run_id, asked.attempt_id),
+    )
+    .with_help("use a new attemptId for a new request"))
+}
+
+pub(crate) fn apply_error(error: &ApplyError) -> ApiError {
+    let status = http::StatusCode::from_u16(error.status()).unwrap_or(http::StatusCode::SERVICE_UNAVAILABLE);
+    ApiError::new(status, error.code().to_string(), error.to_string())
+}
+
+/// The workers that a replay's policy may choose among.
+pub(crate) async fn candidates(services: &Services, profile: &str) -> Result<Vec<WorkerRecord>, String> {
+    let mut all: Vec<WorkerRecord> = services.records(WORKERS).await?;
+    all.retain(|worker| {
+        worker.profile == profile
+            && worker.machine == services.machine
+            && worker.state != WorkerState::Retired
+            && worker.container_id.is_some()
+    });
+    // The oldest first, as the ledger orders its rows.
+    all.sort_by(|a, b| a.created_at.cmp(&b.created_at).then_with(|| a.worker_id.cmp(&b.worker_id)));
+    Ok(all)
+}
