@@ -174,7 +174,7 @@ impl<'a> Request<'a> {
         left.extend(uid.map(shared::left_by).unwrap_or_default());
         if !left.is_empty() {
             // What an earlier request left is ended, but the worker isn't trusted any more.
-            let _ = clean::end_processes(uid);
+            processes::end_leftovers(uid);
             let refusal = refuse("unclean", "an earlier request left something; replace this worker");
             return Err(Refused { refusal, unclean: left });
         }
