@@ -13,6 +13,7 @@ mod support;
 mod forms;
 mod limits;
 mod lists;
+mod logs;
 mod order;
 mod primary;
 mod services;
