@@ -315,6 +315,7 @@ pub(crate) fn open_store(path: &Path, tombstones: u64) -> Result<Store, OpenErro
         (path.to_owned(), 0o600),
         (beside(path, "-wal"), 0o600),
         (beside(path, "-shm"), 0o600),
+        (beside(path, "-turn"), 0o600),
     ] {
         tighten(&file, mode).map_err(io(&file))?;
     }

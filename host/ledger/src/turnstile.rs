@@ -2,6 +2,7 @@
 //!
 //! SQLite's own busy handler polls, and beside one busy writer another process starves in it. The kernel's queue for
 //! `flock` is fair: who holds the turn is the only one who polls, and gives it on as soon as the write lock is held.
+//! Nothing rests on it but fairness: without the file, SQLite's lock still keeps writers apart.
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;

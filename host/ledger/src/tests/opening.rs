@@ -67,8 +67,6 @@ async fn files_are_private_and_loose_ones_are_tightened() {
     for entry in fs::read_dir(&folder).unwrap() {
         fs::set_permissions(entry.unwrap().path(), fs::Permissions::from_mode(0o644)).unwrap();
     }
-    let turn = case.path().with_file_name("ledger.sqlite3-turn");
-    fs::set_permissions(&turn, fs::Permissions::from_mode(0o600)).unwrap();
     let ledger = case.open();
     ledger.done(plain(instance("j"))).await;
     private();

@@ -70,7 +70,9 @@ fn other_process() {
     let path = PathBuf::from(path);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let case = Case::new();
+        // Inside the test's own folder: this process may be killed before it can tidy up.
+        let folder = path.parent().and_then(Path::parent).unwrap();
+        let case = Case::at(tempfile::tempdir_in(folder).unwrap());
         let options =
             Options { clock: Options::new(case.policy.clone(), case.primary.clone()).clock, ..case.options() };
         match task.as_str() {
