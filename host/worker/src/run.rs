@@ -80,7 +80,9 @@ pub(crate) fn run() -> ExitCode {
     };
     let mut verdict = blank(&command, &identity);
     let before = memory::kills();
-    match Request::accept(&command, &identity, arrived) {
+    // Kept to the end, and with it the worker's lock: the next request must not begin before this one has answered.
+    let request = Request::accept(&command, &identity, arrived);
+    match &request {
         Ok(request) => {
             if !request.serve(&mut out, &mut verdict) {
                 return ExitCode::from(GONE);
@@ -88,8 +90,8 @@ pub(crate) fn run() -> ExitCode {
         }
         Err(refused) => {
             verdict.clean = refused.unclean.is_empty();
-            verdict.unclean = refused.unclean;
-            verdict.refused = Some(refused.refusal);
+            verdict.unclean.clone_from(&refused.unclean);
+            verdict.refused = Some(refused.refusal.clone());
         }
     }
     verdict.oom_kills = memory::kills().unwrap_or(0).saturating_sub(before.unwrap_or(0));
@@ -183,7 +185,7 @@ impl<'a> Request<'a> {
     }
 
     /// Runs it and fills in the verdict; false when the host has gone and no verdict is wanted.
-    fn serve(self, out: &mut Output, verdict: &mut Verdict) -> bool {
+    fn serve(&self, out: &mut Output, verdict: &mut Verdict) -> bool {
         let watch = Watch::begin(self.deadline, self.uid).and_then(|watch| {
             out.give_up_on(watch.wake_for_others()?);
             Ok(watch)
@@ -202,7 +204,7 @@ impl<'a> Request<'a> {
             return true;
         }
         let mut why = Vec::new();
-        let closed = self.close_network(&mut why);
+        let network = self.close_network();
         let requests = self.data.requests();
         let plain = self.base.belongs_to(0);
         let base = (self.identity.repo.as_path(), plain);
@@ -218,7 +220,7 @@ impl<'a> Request<'a> {
             sandbox,
             deadline: self.deadline,
         };
-        let ready = made.map_err(|error| refuse("io", error)).and_then(|()| self.prove(&session, closed, &mut why));
+        let ready = made.map_err(|error| refuse("io", error)).and_then(|()| self.prove(&session, &network, &mut why));
         match ready {
             Err(refusal) => verdict.refused = Some(refusal),
             Ok(()) => {
@@ -253,23 +255,19 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Leaves the network where that is wanted and permitted; whether it did.
-    fn close_network(&self, why: &mut Vec<String>) -> bool {
+    /// Leaves the network where that is wanted and permitted; else why it didn't.
+    fn close_network(&self) -> Result<(), String> {
         if self.powers.namespaces && self.uid.is_some() {
             // What tests share through System V objects or message queues then ends with them; without this it is looked
             // for afterwards.
             let _ = sys::unshare(UnshareFlags::NEWIPC);
         }
         if !self.command.isolation.private_network {
-            return false;
+            return Err("no private network was asked for".to_owned());
         }
-        match sys::unshare(UnshareFlags::NEWNET).and_then(|()| network::loopback_up()) {
-            Ok(()) => true,
-            Err(error) => {
-                why.push(format!("a private network can't be had here: {error}"));
-                false
-            }
-        }
+        sys::unshare(UnshareFlags::NEWNET)
+            .and_then(|()| network::loopback_up())
+            .map_err(|error| format!("a private network can't be had here ({error})"))
     }
 
     /// Where the tests can't have a user of their own, Landlock keeps them to their directories.
@@ -282,7 +280,8 @@ impl<'a> Request<'a> {
     }
 
     /// Proves from inside what the tests will have: their user, their directories and a closed network.
-    fn prove(&self, session: &Session<'_>, closed: bool, why: &mut Vec<String>) -> Result<(), Refusal> {
+    fn prove(&self, session: &Session<'_>, network: &Result<(), String>, why: &mut Vec<String>) -> Result<(), Refusal> {
+        let closed = network.is_ok();
         let probe = self.probe_of(self.command.probes.prod.as_ref(), self.identity.prod_probe.as_ref());
         let probed = probe.is_some();
         let action = Action::Check { tree: session.place.tree(), write: session.place.writable(), probe, closed };
@@ -312,10 +311,11 @@ impl<'a> Request<'a> {
             why.push("the worker isn't root with the needed capabilities: the tests run as its own user".to_owned());
         }
         why.extend(answer.notes);
-        if closed {
-            // What made a private network fail is of no interest once there is one.
-        } else if !probed {
-            why.push("no production probe is set and there is no private network: nothing proves it closed".to_owned());
+        // Either proves it: a network without a way out, or a production probe that found none.
+        if let Err(missing) = network
+            && !probed
+        {
+            why.push(format!("{missing} and no production probe is set: nothing proves the network closed"));
         }
         Ok(())
     }

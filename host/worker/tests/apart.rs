@@ -200,6 +200,22 @@ fn an_open_network_is_refused_when_production_answers_and_reduced_when_nothing_w
     assert!(!why.iter().any(|why| why.contains("network")), "{why:?}");
 }
 
+#[test]
+fn in_a_pod_an_own_user_and_probes_are_full_isolation() {
+    if !root() {
+        return;
+    }
+    let (address, count) = server();
+    let mut pod = Pod::with(Power::Pod);
+    pod.variables.push(("WARM_HOST_PROBE_URL".to_owned(), format!("http://{address}/health")));
+    pod.variables.push(("WARM_PROD_PROBE_URL".to_owned(), "http://127.0.0.1:1/".to_owned()));
+    let reply = pod.script("t.sh", "id -u");
+    let verdict = reply.assert_passed();
+    assert_eq!(verdict.isolation.level, IsolationLevel::Full, "{verdict:?}");
+    assert_eq!(reply.stdout(0), format!("{}\n", pod.uid));
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+}
+
 /// Tries whatever a test could to speak in the worker's place.
 const FORGE: &str = r#"
 import ctypes, json, os, struct, sys, time
