@@ -43,7 +43,11 @@ if [ ! -d "$sysroot/lib/rustlib/wasm32-unknown-unknown/lib" ]; then
     export PATH="$sysroot/lib/rustlib/$host/bin:$PATH" # wasm-component-ld and rust-lld
 fi
 # Settings of the caller that would send the components elsewhere, or build them for a foreign processor.
-unset CARGO_TARGET_DIR CARGO_BUILD_TARGET RUSTFLAGS
+unset CARGO_TARGET_DIR CARGO_BUILD_TARGET
+# A panic names its place. Without this, that is a path of the machine that built it, and the same sources would have
+# another digest in every folder.
+RUSTFLAGS="--remap-path-prefix=$(dirname "$PWD")=warmhold --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
+export RUSTFLAGS
 
 what=()
 for name in "${builtin[@]}"; do what+=(-p "$name"); done

@@ -125,12 +125,22 @@ misdeed!(
 );
 
 misdeed!(
-    /// Writes one log line of 100 MiB. It goes past the sdk, which would cut it.
+    /// Writes 100 MiB of log, in one line if its memory allows. It goes past the sdk, which would cut it.
     LogFlood,
     "log-flood",
     |call, request| {
         use warmhold_sdk::bindings::lease::warmhold::policy::log;
-        log::write(log::Level::Info, &"x".repeat(100 << 20), &[]);
+        const FLOOD: usize = 100 << 20;
+        let mut line = Vec::new();
+        let mut bytes = FLOOD;
+        while line.try_reserve_exact(bytes).is_err() {
+            bytes /= 2;
+        }
+        line.resize(bytes, b'x');
+        let line = String::from_utf8(line).unwrap_or_default();
+        for _ in 0..FLOOD / bytes {
+            log::write(log::Level::Info, &line, &[]);
+        }
         altered(call, request, |_| {})
     }
 );
