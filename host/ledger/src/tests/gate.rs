@@ -22,7 +22,8 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn entered(&self) {
-        self.entered.recv().unwrap();
+        // Long enough for any machine; a test that fails should end.
+        self.entered.recv_timeout(Duration::from_secs(60)).unwrap();
     }
 
     pub(crate) fn go(self) {

@@ -147,15 +147,15 @@ async fn who_waits_too_long_is_told_so_and_nothing_of_it_is_written() {
 async fn the_writer_has_it_means_that_it_is_waited_for() {
     let case = Case::new();
     let (ledger, gate) = gated(&case);
+    let deadline = Instant::now() + Duration::from_secs(1);
     let held = gate.arm();
     let taken = tokio::spawn({
         let ledger = ledger.clone();
-        let submission =
-            Submission { deadline: Instant::now() + Duration::from_millis(200), ..plain(instance("taken")) };
+        let submission = Submission { deadline, ..plain(instance("taken")) };
         async move { ledger.apply(submission).await }
     });
     held.entered();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    tokio::time::sleep_until((deadline + Duration::from_millis(50)).into()).await;
     assert!(!taken.is_finished());
     held.go();
     assert!(taken.await.unwrap().is_ok());
