@@ -126,6 +126,10 @@ async fn a_machine_touches_its_own_rows_alone() {
         assert_eq!(reply.refusal(), (403, "not-owner".into()), "a member has no machine");
     }
     assert_eq!(post(&running, &m1, "/v1/resources/i1/heartbeat", json!({"machine": "m1"})).await.status, 200);
+    // An id that is another machine's row already, whatever machine the body names.
+    let mut taken = record("i1");
+    taken["machine"] = json!("m2");
+    assert_eq!(post(&running, &m2, "/v1/resources/register", taken).await.refusal(), scope);
     // A port of another machine, before the missing header.
     let lease = json!({"machine": "m1", "purpose": "p", "ttlMs": 1000});
     assert_eq!(post(&running, &m1, "/v1/leases/port", lease.clone()).await.status, 200);

@@ -36,12 +36,14 @@ async fn a_replay_answers_when_it_ends() {
 async fn a_replay_can_be_watched() {
     let (_root, running) = serving().await;
     let member = running.token("member");
-    let watch = |profile: &str| {
-        ask(running.address, "POST", "/v1/replays")
+    let watch = async |profile: &str| {
+        let watched = ask(running.address, "POST", "/v1/replays")
             .with(&member)
             .header("accept", "application/json;q=0.1, Application/X-NDJSON")
             .json(&json!({"files": ["a.sh", "b.sh"], "cutSha": "c", "profile": profile}))
-            .send()
+            .send();
+        // Only so that a reader that waits for ever fails the test instead of hanging it.
+        tokio::time::timeout(Duration::from_secs(60), watched).await.unwrap()
     };
     let reply = watch("local").await;
     assert_eq!((reply.header("content-type"), reply.whole), (Some("application/x-ndjson"), true));

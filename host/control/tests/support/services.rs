@@ -18,6 +18,8 @@ use warmhold_ledger::Caller;
 #[derive(Default)]
 pub struct MemoryReplays {
     pub replays: Mutex<BTreeMap<String, (String, ReplayView)>>,
+    /// The senders of events outlive their replays here: a reader must not wait for them.
+    pub senders: Mutex<Vec<mpsc::Sender<ReplayEvent>>>,
     /// Replays whose caller let them run to their end.
     pub ended: Arc<Mutex<Vec<String>>>,
     /// Held closed by a test that wants a replay to take long.
@@ -68,6 +70,7 @@ impl Replays for MemoryReplays {
         let view = replay(&id, &ask);
         self.replays.lock().insert(id.clone(), (caller.owner.clone(), view.clone()));
         let (events, receiver) = mpsc::channel(64);
+        self.senders.lock().push(events.clone());
         let (result, answer) = oneshot::channel();
         let (gate, ended, name) = (Arc::clone(&self.gate), Arc::clone(&self.ended), id.clone());
         tokio::spawn(async move {
@@ -82,9 +85,6 @@ impl Replays for MemoryReplays {
             ended.lock().push(name);
             let failed = ask.profile.as_deref() == Some("broken");
             let _ = result.send(if failed { Err(ApiError::internal()) } else { Ok(view) });
-            // The sender of the events lives a little longer than the result: the reader must not wait for it.
-            tokio::time::sleep(std::time::Duration::from_secs(30)).await;
-            drop(events);
         });
         Ok(ReplayRun { id, events: receiver, result: answer })
     }
