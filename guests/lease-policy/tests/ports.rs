@@ -120,3 +120,14 @@ fn a_time_to_live_is_a_number_above_zero_and_at_most_a_day() {
     let (_, _, row) = lease(&mut harness, &member("ann"), PortRequest { ttl_ms: 1500.5, ..request() });
     assert_eq!(row.ttl_ms, 1500.5);
 }
+
+/// A row that was imported with an empty lease isn't open to everybody who names none.
+#[test]
+fn an_empty_lease_is_no_lease() {
+    let mut harness = Harness::new(Standard);
+    let (_, lease_id, mut row) = lease(&mut harness, &member("ann"), request());
+    row.attrs = row.attrs.replace(&lease_id, "");
+    harness.ledger.put(row);
+    let renew = Operation::RenewPort { port: 31450, lease_id: String::new() };
+    assert_eq!(refusal(harness.ask(&member("ann"), &renew)), Refusal::NotOwner);
+}

@@ -381,3 +381,17 @@ fn a_leased_worker_whose_attributes_are_damaged_is_stale_and_never_a_panic() {
         }
     }
 }
+
+/// A row that was imported with an empty lease isn't open to everybody who names none.
+#[test]
+fn an_empty_lease_is_no_fence() {
+    let mut harness = harness();
+    harness.idle_worker("w1", "m1").unwrap();
+    let mut row = written(&mut harness, &member("ann"), &Operation::Acquire(request()));
+    let mut stored = attrs(&row);
+    stored["leaseId"] = json!("");
+    row.attrs = stored.to_string();
+    harness.ledger.put(row.clone());
+    let renew = Operation::Transition(TransitionKind::Renew, fence(&row));
+    assert_eq!(refused(&mut harness, &member("ann"), &renew), Refusal::StaleWorkerLease);
+}
