@@ -77,16 +77,8 @@ fn nothing_is_inherited() {
 fn a_descriptor_that_the_starter_leaked_reaches_no_test() {
     let pod = Pod::new();
     pod.file("t.sh", "ls /proc/self/fd");
-    let mut framed = Vec::new();
-    warmhold_protocol::write_command(&mut framed, &pod.command(&["t.sh"])).unwrap();
-    let input = pod.path().join("input");
-    std::fs::write(&input, framed).unwrap();
     // A shell leaks descriptors 7 and 9 to the worker, as a careless daemon would.
-    let script = format!(
-        "exec 7</etc/passwd 9>/dev/null; (cat {}; sleep 1000) | {} run",
-        input.display(),
-        env!("CARGO_BIN_EXE_warmhold-worker")
-    );
+    let script = format!("exec 7</etc/passwd 9>/dev/null; exec {} run", env!("CARGO_BIN_EXE_warmhold-worker"));
     let mut child = std::process::Command::new("sh")
         .args(["-c", &script])
         .env_clear()
@@ -96,9 +88,12 @@ fn a_descriptor_that_the_starter_leaked_reaches_no_test() {
         .env("WARM_KEY", serde_json::to_string(&pod.key()).unwrap())
         .env("WARM_REPO", pod.repo())
         .env("WARM_DATA", pod.data())
+        .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    warmhold_protocol::write_command(&mut input, &pod.command(&["t.sh"])).unwrap();
     let mut frames = warmhold_protocol::FrameReader::default();
     let mut out = child.stdout.take().unwrap();
     let mut text = Vec::new();
@@ -112,8 +107,8 @@ fn a_descriptor_that_the_starter_leaked_reaches_no_test() {
             _ => {}
         }
     }
-    let _ = child.kill();
-    let _ = child.wait();
+    assert!(child.wait().unwrap().success());
+    drop(input);
     assert_eq!(String::from_utf8(text).unwrap(), "0\n1\n2\n3\n");
 }
 

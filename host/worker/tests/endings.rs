@@ -258,7 +258,7 @@ fn a_test_that_the_kernel_ends_for_want_of_memory_says_so_and_the_worker_lives()
 #[test]
 fn a_killed_worker_is_never_trusted_again() {
     let pod = Pod::new();
-    pod.file("t.sh", "setsid sleep 1000 & echo started; sleep 1000");
+    pod.file("t.sh", "setsid sleep 20 & echo started; sleep 20");
     let mut running = pod.start(&pod.command(&["t.sh"]));
     running.until("started");
     running.child.kill().unwrap();
