@@ -49,6 +49,9 @@ pub enum Command {
     /// Policies that the daemon decides with
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Tokens of machines, in the root's own files
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Check configuration, root, tools and kernel; one line each with its fix
     #[command(
         after_help = "Example:\n  warmhold doctor\n  warmhold doctor --json | jq '.[] | select(.status == \"fail\")'"
@@ -295,6 +298,21 @@ impl Slot {
 /// `policy …`.
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
+    /// Check a component as a load would, without a daemon
+    #[command(after_help = "Example:\n  warmhold policy check most-recent.wasm --settings settings.json")]
+    Check {
+        /// The component
+        file: PathBuf,
+        /// The slot that it is for [default: as its exports tell]
+        #[arg(long)]
+        slot: Option<Slot>,
+        /// Its settings, a JSON object [default: an empty one]
+        #[arg(long, value_name = "FILE")]
+        settings: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Put a component into a slot; what is running finishes on the old one
     #[command(after_help = "Example:\n  warmhold policy load lease most-recent.wasm")]
     Load {
@@ -318,4 +336,24 @@ pub enum PolicyCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// `token …`.
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Print a new token for a machine, once; the one it had is worthless at once
+    #[command(after_help = "Example:\n  (umask 077; warmhold token issue build-07 > build-07.token)")]
+    Issue {
+        /// The machine's name
+        machine: String,
+    },
+    /// Take a machine's token away
+    #[command(after_help = "Example:\n  warmhold token revoke build-07")]
+    Revoke {
+        /// The machine's name
+        machine: String,
+    },
+    /// List the machines that have a token
+    #[command(after_help = "Example:\n  warmhold token list --json | jq -r '.[].machine'")]
+    List(JsonArgs),
 }

@@ -4,9 +4,11 @@ mod doctor;
 mod output;
 mod packaging;
 mod policy;
+mod policy_check;
 mod replay;
 mod replays;
 mod repository;
+mod token;
 mod worker;
 
 use crate::cli::{Cli, Command, Global};
@@ -22,6 +24,7 @@ pub(crate) fn run(cli: &Cli) -> Result<Exit, CliError> {
         Command::Replays(command) => replays::run(global, command),
         Command::Worker(command) => worker::run(global, command),
         Command::Policy(command) => policy::run(global, command),
+        Command::Token(command) => token::run(global, command),
         Command::Doctor(args) => doctor::run(global, args.json),
         Command::Completions { shell } => packaging::completions(*shell),
         Command::Man { into } => packaging::man(into.as_deref()),

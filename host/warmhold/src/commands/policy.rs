@@ -19,6 +19,9 @@ const MAX_POLICY_BYTES: u64 = 1 << 30;
 
 pub(super) fn run(global: &Global, command: &PolicyCommand) -> Result<Exit, CliError> {
     match command {
+        PolicyCommand::Check { file, slot, settings, json } => {
+            return super::policy_check::run(file, *slot, settings.as_deref(), *json);
+        }
         PolicyCommand::Load { slot, file, json } => {
             let component = read(file)?;
             let path = format!("/v1/policies/{}", slot.as_str());
@@ -52,7 +55,7 @@ fn refused(error: CliError) -> CliError {
 }
 
 /// The whole file, as it is at one moment: the daemon refuses what was cut short.
-fn read(file: &Path) -> Result<Vec<u8>, CliError> {
+pub(super) fn read(file: &Path) -> Result<Vec<u8>, CliError> {
     use std::io::Read as _;
     let failed = |error: std::io::Error| {
         CliError::usage("unreadable", format!("{}: {error}", file.display()))

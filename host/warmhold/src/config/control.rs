@@ -1,10 +1,10 @@
 //! `[control]`: another control plane, with the credentials for it.
 
-use super::machine::is_machine_name;
 use super::walk::{Table, Walk};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use warmhold_control::MachineName;
 
 /// Another control plane that this daemon works for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(super) fn read(table: Table<'_, '_>) -> Option<Control> {
     let mut machine_token_files = BTreeMap::new();
     for item in machines.named_texts() {
         let (machine, path) = item.value;
-        if !is_machine_name(machine) {
+        if MachineName::parse(machine).is_err() {
             let help = "letters, digits, dots, underscores and hyphens, a letter or digit first";
             table.walk.fault(&item.key, Some(&item.span), format!("`{machine}` is no machine name"), help);
         }

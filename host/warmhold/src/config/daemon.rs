@@ -3,12 +3,10 @@
 use super::machine;
 use super::walk::{Item, Table};
 use super::{Overrides, resolve};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// The port of a control plane that nobody configured.
-pub const DEFAULT_PORT: u16 = 31413;
+use warmhold_control::{ListenAddress, ListenError, MachineName, is_holder};
 
 /// Where programs of local pods are looked for: the daemon's own PATH is not inherited.
 pub const DEFAULT_POD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -31,6 +29,8 @@ pub struct Daemon {
     pub listen: SocketAddr,
     /// `machine`: as configured, else as kept in the root, else the host's name made fit.
     pub machine: String,
+    /// Whether the file or the command line names the machine; a name that nobody chose is kept for the next starts.
+    pub machine_chosen: bool,
     /// `primary`.
     pub primary: Primary,
     /// `require-primary`: writes are refused while the primary isn't known.
@@ -75,6 +75,17 @@ impl Default for HttpLimits {
     }
 }
 
+impl Daemon {
+    /// The name to serve under, kept in the root when nobody chose it: then it is the name of the root's first start,
+    /// whatever the host is called by now.
+    ///
+    /// # Errors
+    /// The name can't be kept.
+    pub fn keep_machine(&self, root: &Path) -> std::io::Result<String> {
+        if self.machine_chosen { Ok(self.machine.clone()) } else { machine::keep(root, &self.machine) }
+    }
+}
+
 pub(super) fn read(table: Table<'_, '_>, root: &Path, over: &Overrides) -> Daemon {
     let listen = listen(&table, over.listen.as_deref());
     let primary = primary(&table, root, over);
@@ -88,10 +99,12 @@ pub(super) fn read(table: Table<'_, '_>, root: &Path, over: &Overrides) -> Daemo
         );
     }
     let machine = machine_name(&table, root, over.machine.as_deref(), &primary);
+    let machine_chosen = over.machine.is_some() || table.has("machine");
     let pods = pods(&table, root);
     let daemon = Daemon {
         listen,
         machine,
+        machine_chosen,
         primary,
         require_primary,
         pods,
@@ -143,36 +156,23 @@ fn listen(table: &Table<'_, '_>, over: Option<&str>) -> SocketAddr {
         (None, Some(item)) => (item.key, Some(item.span), item.value),
         (None, None) => return default_listen(),
     };
-    match text.parse::<SocketAddr>() {
-        // `Ipv4Addr` takes the canonical dotted form alone, without leading zeros.
-        Ok(address) if may_listen(address.ip()) => address,
-        Ok(address) => {
-            let why =
-                format!("{} could be reached from other machines, or is no address of this one alone", address.ip());
-            table.walk.fault(&key, span.as_ref(), why, LISTEN_HELP);
-            default_listen()
-        }
-        Err(_) => {
-            table.walk.fault(&key, span.as_ref(), format!("`{text}` is no address and port"), LISTEN_HELP);
+    match text.parse::<ListenAddress>() {
+        Ok(address) => address.socket(),
+        Err(error) => {
+            let what = match error {
+                ListenError::Malformed { text } => format!("`{text}` is no address and port"),
+                ListenError::Refused { host } => {
+                    format!("`{host}` may not be listened on: others could reach it, or it isn't written plainly")
+                }
+            };
+            table.walk.fault(&key, span.as_ref(), what, LISTEN_HELP);
             default_listen()
         }
     }
 }
 
 fn default_listen() -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT))
-}
-
-/// Whether a control plane may listen there: loopback's one address, or the range of private overlay networks.
-#[must_use]
-pub fn may_listen(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => {
-            let [a, b, ..] = v4.octets();
-            v4 == Ipv4Addr::LOCALHOST || (a == 100 && (64..128).contains(&b))
-        }
-        IpAddr::V6(v6) => v6 == Ipv6Addr::LOCALHOST,
-    }
+    ListenAddress::DEFAULT.socket()
 }
 
 fn primary(table: &Table<'_, '_>, root: &Path, over: &Overrides) -> Primary {
@@ -203,15 +203,15 @@ fn machine_name(table: &Table<'_, '_>, root: &Path, over: Option<&str>, primary:
             }
         },
     };
-    let fitting = machine::fit(&name);
-    if !machine::is_machine_name(&name) {
+    let fitting = MachineName::fit(&name);
+    if MachineName::parse(&name).is_err() {
         table.walk.fault(
             &key,
             span.as_ref(),
             format!("`{name}` is no machine name"),
             format!("letters, digits, dots, underscores and hyphens, a letter or digit first; such as `{fitting}`"),
         );
-    } else if *primary != Primary::None && !machine::can_hold_primary(&name) {
+    } else if *primary != Primary::None && !is_holder(&name) {
         table.walk.fault(
             &key,
             span.as_ref(),

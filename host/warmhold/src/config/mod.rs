@@ -16,7 +16,7 @@ mod units;
 pub(crate) mod walk;
 
 pub use control::{Control, is_control_url};
-pub use daemon::{DEFAULT_POD_PATH, DEFAULT_PORT, Daemon, HttpLimits, Primary, may_listen};
+pub use daemon::{DEFAULT_POD_PATH, Daemon, HttpLimits, Primary};
 pub use fault::{ConfigFaults, Fault};
 pub use grants::{Grant, Grants, LOCAL_CONTEXT, LOCAL_NAMESPACE, VERBS};
 pub use policy::{Policies, PolicySlot};

@@ -31,7 +31,7 @@ fn without_a_file_everything_has_a_default() {
     let config = Config::load(root.path()).expect("the defaults");
     assert_eq!(config.file, None);
     assert_eq!(config.daemon.listen.to_string(), "127.0.0.1:31413");
-    assert!(machine::can_hold_primary(&config.daemon.machine));
+    assert!(warmhold_control::is_holder(&config.daemon.machine));
     assert_eq!((&config.daemon.primary, config.daemon.require_primary), (&Primary::Own, false));
     assert_eq!(config.daemon.pods.to_string_lossy(), format!("{}-pods", root.path().display()));
     assert_eq!(config.daemon.http.request_timeout, Duration::from_secs(15));
@@ -252,15 +252,15 @@ fn each_value_is_judged() {
         ("daemon = 1", "1 daemon: is an integer | write a table"),
         (
             "[daemon]\nlisten = '0.0.0.0:1'",
-            "2 daemon.listen: 0.0.0.0 could be reached from other machines, or is no address of this one alone | write 127.0.0.1, [::1] or an address of 100.64.0.0/10, a colon and a port",
+            "2 daemon.listen: `0.0.0.0` may not be listened on: others could reach it, or it isn't written plainly | write 127.0.0.1, [::1] or an address of 100.64.0.0/10, a colon and a port",
         ),
         (
             "[daemon]\nlisten = 'localhost:1'",
-            "2 daemon.listen: `localhost:1` is no address and port | write 127.0.0.1, [::1] or an address of 100.64.0.0/10, a colon and a port",
+            "2 daemon.listen: `localhost` may not be listened on: others could reach it, or it isn't written plainly | write 127.0.0.1, [::1] or an address of 100.64.0.0/10, a colon and a port",
         ),
         (
             "[daemon]\nlisten = '127.0.0.01:1'",
-            "2 daemon.listen: `127.0.0.01:1` is no address and port | write 127.0.0.1, [::1] or an address of 100.64.0.0/10, a colon and a port",
+            "2 daemon.listen: `127.0.0.01` may not be listened on: others could reach it, or it isn't written plainly | write 127.0.0.1, [::1] or an address of 100.64.0.0/10, a colon and a port",
         ),
         (
             "[daemon]\nlisten = '  '",
@@ -435,7 +435,7 @@ fn a_machine_that_could_never_be_primary_is_refused_unless_there_is_no_document(
         (found[0].what.as_str(), found[0].help.as_str()),
         (
             "`Build.07` could never hold the primary document",
-            "at most 32 of a-z, 0-9 and hyphen, no hyphen first, such as `build`; or set primary = \"none\""
+            "at most 32 of a-z, 0-9 and hyphen, no hyphen first, such as `build-07`; or set primary = \"none\""
         )
     );
     assert!(read("[daemon]\nmachine = 'Build.07'\nprimary = 'none'", Overrides::default()).is_ok());
@@ -449,11 +449,15 @@ fn a_machine_that_could_never_be_primary_is_refused_unless_there_is_no_document(
 #[test]
 fn the_kept_name_holds_until_another_is_configured() {
     let root = tempfile::tempdir().expect("a folder");
-    fs::create_dir(root.path().join("control")).expect("control");
     machine::keep(root.path(), "first").expect("kept");
-    assert_eq!(Config::load(root.path()).expect("read").daemon.machine, "first");
+    let config = Config::load(root.path()).expect("read");
+    assert_eq!((config.daemon.machine.as_str(), config.daemon.machine_chosen), ("first", false));
+    assert_eq!(config.daemon.keep_machine(root.path()).expect("kept"), "first");
     let over = Overrides { machine: Some("second".into()), ..Overrides::default() };
-    assert_eq!(Config::load_with(root.path(), &over).expect("read").daemon.machine, "second");
+    let config = Config::load_with(root.path(), &over).expect("read");
+    assert_eq!((config.daemon.machine.as_str(), config.daemon.machine_chosen), ("second", true));
+    assert_eq!(config.daemon.keep_machine(root.path()).expect("chosen"), "second");
+    assert_eq!(machine::kept(root.path()).expect("readable").as_deref(), Some("first"));
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod reach;
 mod replay;
 mod replays;
 mod server;
+mod token;
 mod worker;
 
 use serde_json::{Value, json};

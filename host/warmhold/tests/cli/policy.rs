@@ -82,3 +82,46 @@ fn a_rollback_says_what_serves_again() {
     let ran = world.run(&["policy", "rollback", "replay"]).exits(1);
     assert_eq!(ran.stderr, "error[nothing-kept]: there is no other generation\n");
 }
+
+/// A component that this checkout built.
+fn built(name: &str) -> String {
+    format!("{}/../../target/policies/{name}.wasm", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn a_check_needs_no_daemon_and_tells_the_slot_by_itself() {
+    let world = World::new();
+    for (name, slot) in [("lease-policy", "lease"), ("pod-manifest", "manifest"), ("warm-replay", "replay")] {
+        let file = built(name);
+        let checked = world.run(&["policy", "check", &file, "--json"]).exits(0).json();
+        assert_eq!((&checked["slot"], &checked["name"]), (&json!(slot), &json!(name)));
+        assert_eq!(checked["digest"].as_str().map(str::len), Some(64));
+        let ran = world.run(&["policy", "check", &file, "--slot", slot]).exits(0);
+        assert!(ran.stdout.contains(&format!("is a good {slot} policy (sha256:")), "{}", ran.stdout);
+    }
+}
+
+#[test]
+fn a_check_that_finds_faults_is_a_no_with_expected_found_and_fix() {
+    let world = World::new();
+    let lease = built("lease-policy");
+    let whole = std::fs::read(&lease).expect("built");
+    std::fs::write(world.cwd().join("cut.wasm"), &whole[..whole.len() / 2]).expect("written");
+    std::fs::write(world.cwd().join("empty.wasm"), "").expect("written");
+    std::fs::write(world.cwd().join("text.wasm"), "hello").expect("written");
+    std::fs::write(world.cwd().join("list.json"), "[]").expect("written");
+    for (arguments, code) in [
+        (&["cut.wasm"][..], "policy-truncated"),
+        (&["empty.wasm"], "policy-empty"),
+        (&["text.wasm"], "policy-not-wasm"),
+        (&[lease.as_str(), "--slot", "replay"], "policy-wrong-world"),
+        (&[lease.as_str(), "--settings", "list.json"], "policy-settings-not-object"),
+    ] {
+        let ran = world.run(&[&["policy", "check"][..], arguments].concat()).exits(1);
+        assert!(ran.stderr.starts_with(&format!("error[{code}]: ")), "{}", ran.stderr);
+        for part in ["\n  expected: ", "\n  found: ", "\nhelp: "] {
+            assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
+        }
+        assert!(ran.stdout.is_empty());
+    }
+}
