@@ -40,7 +40,9 @@ impl Daemon {
         let began = Instant::now();
         loop {
             let said = std::fs::read_to_string(&out).unwrap_or_default();
-            if let Some(url) = said.lines().find_map(|line| line.split_whitespace().find(|word| word.starts_with("http://"))) {
+            if let Some(url) =
+                said.lines().find_map(|line| line.split_whitespace().find(|word| word.starts_with("http://")))
+            {
                 return Ok(Self { child, log: log.to_owned(), url: url.trim_end_matches(['/', '.', ',']).to_owned() });
             }
             if let Some(status) = child.try_wait()? {

@@ -10,7 +10,7 @@ mod repository;
 mod site;
 
 pub use daemon::Daemon;
-pub use http::Answer;
+pub use http::{Answer, Client};
 pub use programs::{Programs, workspace};
 pub use repository::Repository;
 pub use site::{Ran, Site};

@@ -27,16 +27,20 @@ impl Programs {
     /// # Errors
     /// Something isn't built.
     pub fn of(build: &str) -> Result<Self> {
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from);
+        let target = workspace().join("target");
         let folder = target.join(build);
         let programs = Self {
             warmhold: folder.join("warmhold"),
             worker: folder.join("warmhold-worker"),
-            policies: workspace().join("target/policies"),
+            policies: target.join("policies"),
         };
         for file in [&programs.warmhold, &programs.worker] {
             if !file.is_file() {
-                bail!("{} isn't built; run ./x build{}", file.display(), if build == "release" { " --release" } else { "" });
+                bail!(
+                    "{} isn't built; run ./x build{}",
+                    file.display(),
+                    if build == "release" { " --release" } else { "" }
+                );
             }
         }
         Ok(programs)

@@ -1,7 +1,7 @@
 //! A place for one test: root, pods, repository, daemons.
 
 use crate::daemon::Daemon;
-use crate::http::{self, Answer};
+use crate::http::{Answer, Client};
 use crate::programs::{Programs, workspace};
 use crate::repository::Repository;
 use anyhow::{Context as _, Result};
@@ -150,9 +150,7 @@ impl Site {
     /// # Errors
     /// It gives no answer.
     pub fn ask(&self, daemon: &Daemon, scope: &str, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
-        let token = self.token(scope)?;
-        let body = body.map(|body| body.to_string().into_bytes());
-        http::request(&format!("{}{path}", daemon.url), method, Some(&token), body)
+        Client::new(&daemon.url, &self.token(scope)?).request(method, path, body, &[])
     }
 
     /// Sends bytes to a daemon with one of the root's tokens.
@@ -160,7 +158,7 @@ impl Site {
     /// # Errors
     /// It gives no answer.
     pub fn send(&self, daemon: &Daemon, scope: &str, method: &str, path: &str, body: Vec<u8>) -> Result<Answer> {
-        http::request(&format!("{}{path}", daemon.url), method, Some(&self.token(scope)?), Some(body))
+        Client::new(&daemon.url, &self.token(scope)?).send(method, path, body, &[])
     }
 
     /// The workers, as `worker list --json` shows them.
