@@ -7,7 +7,12 @@
 #![allow(missing_docs, reason = "generated: each item is documented in wit/policy.wit")]
 #![allow(unreachable_pub, reason = "generated")]
 #![allow(clippy::all, clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, reason = "generated")]
-#![allow(clippy::needless_pass_by_value, clippy::large_futures, clippy::undocumented_unsafe_blocks, reason = "generated")]
+#![allow(
+    clippy::needless_pass_by_value,
+    clippy::large_futures,
+    clippy::undocumented_unsafe_blocks,
+    reason = "generated"
+)]
 
 pub mod lease {
     wasmtime::component::bindgen!({

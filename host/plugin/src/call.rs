@@ -103,23 +103,25 @@ impl CallState {
         }
         let refused = self.limiter.refused().cloned();
         if let Some(trap) = error.downcast_ref::<Trap>() {
-            return match trap {
-                Trap::StackOverflow => Cause::StackOverflow,
-                trap => refused.unwrap_or_else(|| Cause::Trap(trap_name(*trap))),
+            return match (trap, refused) {
+                (Trap::StackOverflow, _) => Cause::StackOverflow,
+                // What an allocator does that got no memory.
+                (Trap::UnreachableCodeReached, Some(cause)) => cause,
+                (trap, _) => Cause::Trap(trap_name(*trap)),
             };
-        }
-        if let Some(cause) = refused {
-            return cause;
         }
         if let Some(ResourceTableError::Full) = error.downcast_ref::<ResourceTableError>() {
             return Cause::Handles { allowed: self.limits.handles.get() as u64 };
+        }
+        if is_transfer_limit(error) {
+            return Cause::HostBytes { allowed: self.limits.host_bytes.get() as u64 };
         }
         // The pool counts by its own numbers, which are sized for the shares: this is a number that was set too low.
         if error.is::<wasmtime::PoolConcurrencyLimitError>() || error.is::<std::io::Error>() {
             return Cause::Host(format!("{error:#}"));
         }
-        if is_transfer_limit(error) {
-            return Cause::HostBytes { allowed: self.limits.host_bytes.get() as u64 };
+        if let Some(cause) = refused.filter(|_| !self.made) {
+            return cause;
         }
         let detail = cut(&format!("{:#}", error.root_cause()), 400);
         // Imports were matched when the policy was loaded, so all that can fail in making an instance without a trap is

@@ -133,9 +133,9 @@ impl PolicyEngine {
         let engine = Engine::new(&config(pagemap_scan.is_ok())).map_err(engine_error)?;
         let cache = match &options.cache_dir {
             None => None,
-            Some(path) => Some(
-                Cache::open(path, &engine).map_err(|error| EngineError::Cache { path: path.clone(), error })?,
-            ),
+            Some(path) => {
+                Some(Cache::open(path, &engine).map_err(|error| EngineError::Cache { path: path.clone(), error })?)
+            }
         };
         let inner = Inner {
             lease: link::lease(&engine).map_err(engine_error)?,
@@ -192,9 +192,8 @@ impl Inner {
     }
 
     fn take<'a>(&'a self, share: &'a Share, world: World) -> Result<Place<'a>, Cause> {
-        let taken = share.in_use.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
-            (n < share.places).then_some(n + 1)
-        });
+        let taken =
+            share.in_use.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < share.places).then_some(n + 1));
         match taken {
             Ok(_) => Ok(Place { share, _running: self.ticker.running() }),
             Err(_) => Err(Cause::PoolFull { world, places: share.places }),

@@ -48,7 +48,9 @@ pub enum Cause {
         allowed: u64,
     },
     /// It is made of more instances, memories or tables than it may be.
-    #[error("it is made of more parts than the {instances} instances, {memories} memories and {tables} tables that it may be: {detail}")]
+    #[error(
+        "it is made of more parts than the {instances} instances, {memories} memories and {tables} tables that it may be: {detail}"
+    )]
     Instances {
         /// The limit of core instances.
         instances: u64,

@@ -192,7 +192,10 @@ impl LeaseSlot {
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "a decision has this many inputs, and a struct of them would be made for this call alone")]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "a decision has this many inputs, and a struct of them would be made for this call alone"
+)]
 fn decide(
     inner: &Inner,
     program: &LeaseProgram,
@@ -258,7 +261,7 @@ impl Kind for LeaseKind {
         })
     }
 
-    /// Asks for a worker of an empty ledger: there is none to be had.
+    /// Heartbeats a row that an empty ledger doesn't have: there is nothing to be written.
     fn self_test(
         inner: &Inner,
         program: &LeaseProgram,
@@ -267,22 +270,12 @@ impl Kind for LeaseKind {
     ) -> Result<Result<(), String>, PolicyFault> {
         let at = Moment { now: 1_700_000_000_000, fresh_id: "00000000-0000-4000-8000-000000000000".to_owned() };
         let who = Caller { owner: "0".repeat(64), scope: Scope::Member, machine: None };
-        let key = WorkerKey {
-            context: "self-test".to_owned(),
-            image_digest: format!("sha256:{}", "0".repeat(64)),
-            lock_hash: "0".repeat(64),
-            architecture: "amd64".to_owned(),
-        };
-        let request = LeaseRequest::AcquireWorker(WorkerRequest {
-            machine: None,
-            key,
-            run_id: "self-test".to_owned(),
-            attempt_id: "self-test".to_owned(),
-            ttl_ms: 60_000,
-        });
+        let request = LeaseRequest::Heartbeat { id: "self-test".to_owned(), attrs: None };
         match decide(inner, program, identity, limits, Arc::new(EmptyLedger), &at, &who, &request)? {
-            Err(_) => Ok(Ok(())),
-            Ok(_) => Ok(Err("asked for a worker of an empty ledger, it wants to lease one".to_owned())),
+            Ok(change) if !change.put.is_empty() || !change.remove.is_empty() => {
+                Ok(Err("asked to refresh a row that does not exist, it wants to write".to_owned()))
+            }
+            _ => Ok(Ok(())),
         }
     }
 }

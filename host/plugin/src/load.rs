@@ -260,15 +260,17 @@ impl LoadError {
                     .to_owned()
             }
             Self::NotWasm { .. } => "give the .wasm file that the build made (`cargo build --release`)".to_owned(),
-            Self::CoreModule => "build for wasm32-wasip2, or wrap it: `wasm-tools component new FILE -o OUT`".to_owned(),
+            Self::CoreModule => {
+                "build for wasm32-wasip2, or wrap it: `wasm-tools component new FILE -o OUT`".to_owned()
+            }
             Self::Invalid { .. } => "build it again; `wasm-tools validate FILE` says more".to_owned(),
             Self::WrongWorld { expected, found } => match World::ALL.into_iter().find(|w| found == &world_words(*w)) {
-                Some(world) => format!(
-                    "load it as {} policy: `warmhold policy load {} FILE`",
-                    world.slot(),
-                    world.slot()
-                ),
-                None => format!("build it for world {expected} (`wit_bindgen::generate!({{ world: \"{expected}\" }})`)"),
+                Some(world) => {
+                    format!("load it as {} policy: `warmhold policy load {} FILE`", world.slot(), world.slot())
+                }
+                None => {
+                    format!("build it for world {expected} (`wit_bindgen::generate!({{ world: \"{expected}\" }})`)")
+                }
             },
             Self::VersionSkew { .. } => {
                 format!("build it with the wit/ folder of this release ({PACKAGE}@{PACKAGE_VERSION})")
@@ -379,8 +381,7 @@ fn question<K: Kind>(
     let place = inner.enter_load(K::WORLD).map_err(|_| LoadError::Busy)?;
     // Its name is not known yet, and a fault has to call it something.
     let identity = Identity { tag: tag("policy", &loaded.digest, 0), settings: settings.into() };
-    let about =
-        K::identify(inner, &loaded.program, &identity, &limits.for_load()).map_err(LoadError::Faulted)?;
+    let about = K::identify(inner, &loaded.program, &identity, &limits.for_load()).map_err(LoadError::Faulted)?;
     loaded.about = acceptable(about)?;
     drop(place);
     accepts_settings::<K>(inner, &loaded, settings, limits)?;

@@ -119,7 +119,9 @@ impl Meter {
             let left = meter.left().map_err(Cause::trap)?;
             Ok(match mode {
                 Mode::Sync => UpdateDeadline::Continue(left),
-                Mode::Async => UpdateDeadline::Yield(left.min(SLICE)),
+                // The runtime's own yield lets its timers and sockets have their turn; a task that merely wakes itself
+                // is polled dozens of times before that.
+                Mode::Async => UpdateDeadline::YieldCustom(left.min(SLICE), Box::pin(tokio::task::yield_now())),
             })
         });
     }

@@ -108,13 +108,14 @@ fn compare(expected: &Shape, found: &Shape) -> Option<Difference> {
             .zip(b)
             .enumerate()
             .find_map(|(n, (a, b))| compare(a, b).map(|difference| difference.within(&format!("part {}", n + 1)))),
-        (Shape::Record(a), Shape::Record(b)) if names(a) == names(b) => a.iter().zip(b).find_map(|((name, a), (_, b))| {
-            compare(a, b).map(|difference| difference.within(&format!("field `{name}`")))
-        }),
-        (Shape::Variant(a), Shape::Variant(b)) if names(a) == names(b) => a
-            .iter()
-            .zip(b)
-            .find_map(|((name, a), (_, b))| optional(a.as_ref(), b.as_ref(), &format!("case `{name}`"))),
+        (Shape::Record(a), Shape::Record(b)) if names(a) == names(b) => {
+            a.iter().zip(b).find_map(|((name, a), (_, b))| {
+                compare(a, b).map(|difference| difference.within(&format!("field `{name}`")))
+            })
+        }
+        (Shape::Variant(a), Shape::Variant(b)) if names(a) == names(b) => {
+            a.iter().zip(b).find_map(|((name, a), (_, b))| optional(a.as_ref(), b.as_ref(), &format!("case `{name}`")))
+        }
         (Shape::Result(a, b), Shape::Result(c, d)) => {
             optional(a.as_deref(), c.as_deref(), "ok").or_else(|| optional(b.as_deref(), d.as_deref(), "error"))
         }

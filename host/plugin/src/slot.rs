@@ -102,7 +102,10 @@ pub struct Slot<K: Kind> {
 
 impl<K: Kind> std::fmt::Debug for Slot<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Slot").field("world", &K::WORLD).field("serving", self.serving.load().tag()).finish_non_exhaustive()
+        f.debug_struct("Slot")
+            .field("world", &K::WORLD)
+            .field("serving", self.serving.load().tag())
+            .finish_non_exhaustive()
     }
 }
 
@@ -157,7 +160,9 @@ pub enum RollbackError {
     #[error("there is no other good generation of the {0} policy; load one with `warmhold policy load {0} FILE`")]
     Nothing(&'static str),
     /// It was done, but could not be written: after a restart the former one would serve.
-    #[error("the {slot} policy was rolled back to {tag}, but that can't be kept: {detail}; free space in the root, and do it again")]
+    #[error(
+        "the {slot} policy was rolled back to {tag}, but that can't be kept: {detail}; free space in the root, and do it again"
+    )]
     Storage {
         /// The slot.
         slot: &'static str,
@@ -247,7 +252,10 @@ impl<K: Kind> Slot<K> {
             Ok(generation) => match self.adopt_settings(&entry, settings) {
                 Ok(()) => {}
                 Err(error) => {
-                    notes.push(format!("{} refuses the configured settings and keeps its former ones: {error}", entry.name));
+                    notes.push(format!(
+                        "{} refuses the configured settings and keeps its former ones: {error}",
+                        entry.name
+                    ));
                     self.serving.store(generation);
                 }
             },
@@ -287,8 +295,7 @@ impl<K: Kind> Slot<K> {
         }
         let bytes = self.bytes(entry)?;
         let loaded = load::load::<K>(self.engine.inner(), &bytes, &entry.settings, &self.limits)?;
-        let revived =
-            Arc::new(generation::<K>(loaded, &entry.settings, self.limits, entry.number, Origin::Loaded));
+        let revived = Arc::new(generation::<K>(loaded, &entry.settings, self.limits, entry.number, Origin::Loaded));
         self.ready.write().insert(entry.number, Arc::clone(&revived));
         Ok(revived)
     }
@@ -329,7 +336,8 @@ impl<K: Kind> Slot<K> {
             return self.enrol(loaded, settings, Origin::BuiltIn, |_| Ok(()));
         }
         let entry = self.state.lock().entry_mut(serving.number).cloned();
-        let entry = entry.ok_or_else(|| LoadError::Storage { detail: "the generation is not remembered".to_owned() })?;
+        let entry =
+            entry.ok_or_else(|| LoadError::Storage { detail: "the generation is not remembered".to_owned() })?;
         let bytes = self.bytes(&entry)?;
         self.install(&bytes, settings)
     }
@@ -520,7 +528,12 @@ impl<K: Kind> Slot<K> {
     pub fn is_bad(&self, digest: &str) -> bool {
         let state = self.state.lock();
         let of = |standing: Standing| {
-            state.generations.iter().filter(move |e| e.digest == digest && e.standing == standing).map(|e| e.number).max()
+            state
+                .generations
+                .iter()
+                .filter(move |e| e.digest == digest && e.standing == standing)
+                .map(|e| e.number)
+                .max()
         };
         of(Standing::Bad) > of(Standing::Serving).max(of(Standing::Kept))
     }
@@ -617,10 +630,7 @@ fn entry_tag(entry: &Entry) -> String {
 /// The number of the built-in policy: the one it had, if it is the same with the same settings.
 fn built_in_number<P>(state: &mut State, loaded: &Loaded<P>, settings: &str) -> u64 {
     let same = |entry: &&mut Entry| {
-        entry.built_in
-            && entry.digest == loaded.digest
-            && entry.settings == settings
-            && entry.standing != Standing::Bad
+        entry.built_in && entry.digest == loaded.digest && entry.settings == settings && entry.standing != Standing::Bad
     };
     if let Some(entry) = state.generations.iter_mut().filter(same).max_by_key(|entry| entry.number) {
         return entry.number;
@@ -661,10 +671,7 @@ fn generation<K: Kind>(
 ) -> Generation<K::Program> {
     let settings: Arc<str> = settings.into();
     Generation {
-        identity: Identity {
-            tag: tag(&loaded.about.name, &loaded.digest, number),
-            settings: Arc::clone(&settings),
-        },
+        identity: Identity { tag: tag(&loaded.about.name, &loaded.digest, number), settings: Arc::clone(&settings) },
         digest: loaded.digest.into(),
         name: loaded.about.name.into(),
         version: loaded.about.version.into(),

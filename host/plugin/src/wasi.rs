@@ -333,7 +333,10 @@ impl sync_bindings::io::poll::HostPollable for CallState {
 }
 
 impl sync_bindings::io::streams::Host for CallState {
-    fn convert_stream_error(&mut self, error: StreamError) -> wasmtime::Result<sync_bindings::io::streams::StreamError> {
+    fn convert_stream_error(
+        &mut self,
+        error: StreamError,
+    ) -> wasmtime::Result<sync_bindings::io::streams::StreamError> {
         match error {
             StreamError::Closed => Ok(sync_bindings::io::streams::StreamError::Closed),
             StreamError::LastOperationFailed(error) => {
@@ -412,7 +415,12 @@ impl sync_bindings::io::streams::HostOutputStream for CallState {
         self.write_zeroes(stream, len)
     }
 
-    fn splice(&mut self, out: Resource<DynOutputStream>, from: Resource<DynInputStream>, len: u64) -> StreamResult<u64> {
+    fn splice(
+        &mut self,
+        out: Resource<DynOutputStream>,
+        from: Resource<DynInputStream>,
+        len: u64,
+    ) -> StreamResult<u64> {
         self.table.get(&out)?;
         sync_bindings::io::streams::HostInputStream::skip(self, from, len)
     }

@@ -198,11 +198,7 @@ impl control::HostLease for Host<ReplayCall> {
         Ok(self.facts(&lease)?.key)
     }
 
-    async fn renew(
-        &mut self,
-        lease: Resource<HeldLease>,
-        ttl_ms: u64,
-    ) -> wasmtime::Result<Result<(), ControlError>> {
+    async fn renew(&mut self, lease: Resource<HeldLease>, ttl_ms: u64) -> wasmtime::Result<Result<(), ControlError>> {
         let handle = self.handle(&lease)?;
         let host = self.host();
         self.ask(8, async move { host.renew(handle, ttl_ms).await }).await

@@ -1,5 +1,5 @@
 //! What the tests of this crate share: policies that are written here, and the ones that `./x build` makes.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 pub mod guest;
 
@@ -99,6 +99,11 @@ impl LedgerView for Workers {
     }
 
     fn page(&self, _: &str, after: Option<&str>, limit: u32) -> Vec<Row> {
-        self.0.iter().filter(|row| after.is_none_or(|after| row.id.as_str() > after)).take(limit as usize).cloned().collect()
+        self.0
+            .iter()
+            .filter(|row| after.is_none_or(|after| row.id.as_str() > after))
+            .take(limit as usize)
+            .cloned()
+            .collect()
     }
 }
