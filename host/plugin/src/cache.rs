@@ -105,7 +105,7 @@ impl Cache {
                 entries.push((found.modified()?, found.len(), path));
             }
         }
-        entries.sort_by(|a, b| b.0.cmp(&a.0));
+        entries.sort_by_key(|(written, _, _)| std::cmp::Reverse(*written));
         let (mut count, mut bytes) = (1, std::fs::metadata(keep)?.len());
         for (_, len, path) in entries {
             count += 1;

@@ -190,6 +190,17 @@ impl LeaseSlot {
             decide(inner, &generation.program, &generation.identity, &generation.limits, view, at, who, request)?;
         Ok(Decided { verdict, policy: Arc::clone(generation.tag()) })
     }
+
+    /// Makes an instance of what serves, as a decision does, and drops it: what the sandbox costs when the policy has
+    /// nothing to decide. For measuring.
+    ///
+    /// # Errors
+    /// As [`LeaseSlot::decide`].
+    pub fn instantiate(&self) -> Result<(), PolicyFault> {
+        self.call("instantiate", |inner, generation| {
+            question(inner, &generation.program, &generation.identity, &generation.limits, "instantiate", |_, _| Ok(()))
+        })
+    }
 }
 
 #[allow(

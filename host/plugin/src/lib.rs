@@ -61,7 +61,7 @@ pub use lease::{
 };
 pub use limits::{LOG_LINE_BYTES, Limits, VIEW_ROWS};
 pub use load::{About, Checked, LoadError, check, world_of};
-pub use manifest::{Answered, Candidate, Difference, ManifestKind, ManifestProgram, ManifestSlot, PodSpec};
+pub use manifest::{Answered, Candidate, Comparison, Difference, ManifestKind, ManifestProgram, ManifestSlot, PodSpec};
 pub use replay::{
     Artifact, CallEnd, ClusterError, ControlError, Fallback, LeaseFacts, LeaseHandle, LeaseRegistry, ReplayHost,
     ReplayInput, ReplayKind, ReplayOutcome, ReplayProgram, ReplaySlot, Reply, Settlement, StreamDigest, Target,

@@ -43,6 +43,9 @@ pub struct Answered<T> {
     pub policy: Arc<str>,
 }
 
+/// How a live pod compares with its spec: `Ok` with the differences that do no harm, `Err` with those that are drift.
+pub type Comparison = Result<Vec<Difference>, Vec<Difference>>;
+
 impl ManifestSlot {
     /// The pod's manifest as JSON text, or every fault of the spec.
     ///
@@ -62,16 +65,11 @@ impl ManifestSlot {
         })
     }
 
-    /// Compares a live pod (JSON text, as the API server shows it) with the spec: `Ok` with the differences that do no
-    /// harm, `Err` with those that are drift.
+    /// Compares a live pod (JSON text, as the API server shows it) with the spec.
     ///
     /// # Errors
     /// When the policy fails, or every place of the pool is taken.
-    pub fn verify(
-        &self,
-        spec: &PodSpec,
-        live: &str,
-    ) -> Result<Answered<Result<Vec<Difference>, Vec<Difference>>>, PolicyFault> {
+    pub fn verify(&self, spec: &PodSpec, live: &str) -> Result<Answered<Comparison>, PolicyFault> {
         let live = live.to_owned();
         self.call("verify", |inner, generation| {
             let answer = ask(

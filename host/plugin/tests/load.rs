@@ -1,4 +1,6 @@
 //! What a person is told when a policy is refused: the texts are pinned, a case a row.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::indexing_slicing, clippy::string_slice, reason = "and so does an index that is not there")]
 
 mod support;
 

@@ -1,4 +1,6 @@
 //! Replay policies: whatever becomes of a call, the host knows which leases are unsettled.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::indexing_slicing, clippy::string_slice, reason = "and so does an index that is not there")]
 
 mod support;
 
