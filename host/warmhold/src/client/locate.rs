@@ -157,7 +157,7 @@ fn checked(token: String) -> Result<String, CliError> {
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path, root: &Path) -> Result<T, CliError> {
     let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
-            CliError::unreachable("unreachable", format!("no daemon was ever started on {}", root.display()))
+            CliError::unreachable("unreachable", format!("no daemon serves {}", root.display()))
                 .with_help(start_help(root))
         }
         _ => CliError::usage("unreadable", format!("{}: {error}", path.display()))

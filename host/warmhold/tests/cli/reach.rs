@@ -21,7 +21,7 @@ fn unreachable(world: &World, message: &str) {
 #[test]
 fn no_daemon_is_exit_3_with_the_way_to_start_one() {
     let world = World::new();
-    unreachable(&world, "no daemon was ever started on ");
+    unreachable(&world, "no daemon serves ");
 
     let server = workers();
     let world = World::with(&server);
