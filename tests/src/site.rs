@@ -1,7 +1,9 @@
 //! A place for one test: root, pods, repository, daemons.
 
+use crate::compiled;
 use crate::daemon::Daemon;
 use crate::http::{Answer, Client};
+use crate::pod::Pod;
 use crate::programs::{Programs, workspace};
 use crate::repository::Repository;
 use anyhow::{Context as _, Result};
@@ -10,7 +12,7 @@ use serde_json::Value;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -25,7 +27,27 @@ pub struct Ran {
     pub stderr: String,
 }
 
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        use std::os::unix::process::ExitStatusExt as _;
+        let status = output.status;
+        Self {
+            code: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
 impl Ran {
+    /// Waits for a command that [`Site::spawn`] started.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub fn end_of(child: Child) -> Result<Self> {
+        Ok(child.wait_with_output()?.into())
+    }
+
     /// Its output as JSON.
     ///
     /// # Errors
@@ -39,6 +61,8 @@ impl Ran {
 #[derive(Debug)]
 pub struct Site {
     folder: TempDir,
+    /// Whether compiled policies are shared with other sites.
+    shares: bool,
     /// The programs in use.
     pub programs: Programs,
     /// The repository that workers get their source from.
@@ -46,6 +70,16 @@ pub struct Site {
 }
 
 impl Site {
+    /// A site of the debug build that shares compiled policies with other tests' sites.
+    ///
+    /// # Errors
+    /// Something isn't built, or the system refuses.
+    pub fn for_test() -> Result<Self> {
+        let mut site = Self::new("debug")?;
+        site.shares = true;
+        Ok(site)
+    }
+
     /// A site whose repository is the example project.
     ///
     /// # Errors
@@ -64,7 +98,7 @@ impl Site {
         // The tests' users must be able to cross it on their way to the pods.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711))?;
         let repository = Repository::from_folder(&folder.path().join("repository"), source)?;
-        Ok(Self { folder, programs, repository })
+        Ok(Self { folder, shares: false, programs, repository })
     }
 
     /// The folder of everything.
@@ -104,7 +138,14 @@ impl Site {
     /// It doesn't serve.
     pub fn serve_with(&self, arguments: &[&str]) -> Result<Daemon> {
         let log = self.folder.path().join("daemon.log");
-        Daemon::start(&self.programs.warmhold, &self.root(), &self.repository.path, arguments, &log)
+        if self.shares {
+            compiled::seed(&self.root())?;
+        }
+        let daemon = Daemon::start(&self.programs.warmhold, &self.root(), &self.repository.path, arguments, &log)?;
+        if self.shares {
+            compiled::keep(&self.root())?;
+        }
+        Ok(daemon)
     }
 
     /// A command of `warmhold` in the repository, for this root.
@@ -125,14 +166,15 @@ impl Site {
     /// # Errors
     /// It can't be started.
     pub fn run(&self, arguments: &[&str]) -> Result<Ran> {
-        use std::os::unix::process::ExitStatusExt as _;
-        let output = self.command(arguments).output()?;
-        let status = output.status;
-        Ok(Ran {
-            code: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        })
+        Ok(self.command(arguments).output()?.into())
+    }
+
+    /// Starts a command of `warmhold`; [`Ran::end_of`] waits for it.
+    ///
+    /// # Errors
+    /// It can't be started.
+    pub fn spawn(&self, arguments: &[&str]) -> Result<Child> {
+        Ok(self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
     }
 
     /// One of the root's tokens: `admin`, `member` or `query`.
@@ -168,6 +210,37 @@ impl Site {
     pub fn workers(&self) -> Result<Vec<Value>> {
         let ran = self.run(&["worker", "list", "--json"])?;
         Ok(ran.json()?.as_array().cloned().unwrap_or_default())
+    }
+
+    /// Fills slots, all of which must succeed: what `worker prepare --json` says of each.
+    ///
+    /// # Errors
+    /// One wasn't filled.
+    pub fn prepare(&self, count: usize) -> Result<Vec<Value>> {
+        let ran = self.run(&["worker", "prepare", "--json", "--count", &count.to_string()])?;
+        let prepared = ran.json()?.as_array().cloned().unwrap_or_default();
+        anyhow::ensure!(ran.code == 0 && prepared.len() == count, "{count} workers: {ran:?}");
+        Ok(prepared)
+    }
+
+    /// A worker, as `worker list --json` shows it; null when there is none of this name.
+    ///
+    /// # Errors
+    /// The command fails.
+    pub fn worker(&self, id: &str) -> Result<Value> {
+        Ok(self.workers()?.into_iter().find(|worker| worker.get("workerId") == Some(&id.into())).unwrap_or_default())
+    }
+
+    /// The folder of local pods.
+    #[must_use]
+    pub fn pods(&self) -> PathBuf {
+        self.folder.path().join("root-pods/warmhold")
+    }
+
+    /// A local pod by its name.
+    #[must_use]
+    pub fn pod(&self, name: &str) -> Pod {
+        Pod { folder: self.pods().join(name) }
     }
 
     /// Processes that have to do with this site, but daemons that are still held: pods and what runs in them.
