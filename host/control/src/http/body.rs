@@ -2,6 +2,7 @@
 
 use super::exchange::Exchange;
 use crate::error::ApiError;
+use axum::body::Body;
 use bytes::Bytes;
 use http::{StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -9,6 +10,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::time::Duration;
 use warmhold_ledger::json::{self, Duplicates};
+
+/// How many times the limit is taken in of a body that is too large.
+const DISCARDED: usize = 4;
+/// How long a client may pause while such a body is taken in.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Reads a JSON body.
 pub(super) async fn read_json(exchange: &mut Exchange) -> Result<Value, ApiError> {
@@ -55,11 +61,13 @@ async fn read(exchange: &mut Exchange, limit: usize, time: Duration) -> Result<B
     let too_large =
         || ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", format!("a body here has at most {limit} bytes"));
     let announced = exchange.head.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    if announced.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > limit as u64) {
+    let announced = announced.and_then(|length| length.parse::<u64>().ok());
+    let Some(mut body) = exchange.body.get_mut().take() else { return Ok(Bytes::new()) };
+    if announced.is_some_and(|length| length > limit as u64) {
+        let _ = tokio::time::timeout(time, discard(&mut body, limit.saturating_mul(DISCARDED))).await;
         return Err(too_large());
     }
-    let Some(body) = exchange.body.get_mut().take() else { return Ok(Bytes::new()) };
-    let collected = tokio::time::timeout(time, Limited::new(body, limit).collect()).await.map_err(|_| {
+    let collected = tokio::time::timeout(time, Limited::new(&mut body, limit).collect()).await.map_err(|_| {
         ApiError::new(
             StatusCode::REQUEST_TIMEOUT,
             "request-timeout",
@@ -68,7 +76,21 @@ async fn read(exchange: &mut Exchange, limit: usize, time: Duration) -> Result<B
     })?;
     match collected {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large()),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
+            let _ = tokio::time::timeout(time, discard(&mut body, limit.saturating_mul(DISCARDED))).await;
+            Err(too_large())
+        }
         Err(_) => Err(ApiError::bad_request("incomplete-body", "the body ended before it was whole")),
+    }
+}
+
+/// Takes in what a client sends beyond the limit, up to so many bytes and as long as it keeps coming. Many clients look
+/// for an answer only when they have sent everything, and would find a broken connection instead.
+async fn discard(body: &mut Body, mut bytes: usize) {
+    while let Ok(Some(Ok(frame))) = tokio::time::timeout(PAUSE, body.frame()).await {
+        bytes = bytes.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        if bytes == 0 {
+            return;
+        }
     }
 }
