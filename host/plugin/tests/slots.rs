@@ -33,7 +33,10 @@ fn a_swap_under_concurrent_calls_loses_none_and_each_names_who_decided() {
             .map(|_| {
                 scope.spawn(|| {
                     let mut seen = std::collections::BTreeMap::new();
-                    while !stop.load(Ordering::Relaxed) {
+                    let mut last = false;
+                    while !last {
+                        // One more call after it was told to stop: that one began after the swap.
+                        last = stop.load(Ordering::SeqCst);
                         let decided = slot.decide(Arc::clone(&view), &moment(5000), &member(), &acquire()).unwrap();
                         let chosen = decided.verdict.unwrap().put[0].id.clone();
                         let by = seen.entry(decided.policy.to_string()).or_insert_with(|| chosen.clone());
@@ -47,8 +50,7 @@ fn a_swap_under_concurrent_calls_loses_none_and_each_names_who_decided() {
         assert_eq!(loaded.number, 2);
         let after = slot.decide(Arc::clone(&view), &moment(5000), &member(), &acquire()).unwrap();
         assert_eq!(&*after.policy, &**loaded.tag(), "the answer names the new one at once");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        stop.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::SeqCst);
         for call in calls {
             let seen = call.join().unwrap();
             assert_eq!(seen.get(&**loaded.tag()).map(String::as_str), Some("pod-worker:w2"), "{seen:?}");
