@@ -76,10 +76,17 @@ impl Pod {
     /// # Errors
     /// The pod's files can't be read.
     pub fn worker(&self) -> Result<Option<u32>> {
+        self.running("warmhold-worker run")
+    }
+
+    /// A process of a request whose command line ends in these words.
+    ///
+    /// # Errors
+    /// The pod's files can't be read.
+    pub fn running(&self, words: &str) -> Result<Option<u32>> {
         Ok(self.requests()?.into_iter().find(|pid| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let mut words = line.split(|byte| *byte == 0);
-            words.next().is_some_and(|program| program.ends_with(b"warmhold-worker")) && words.next() == Some(b"run")
+            String::from_utf8_lossy(&line).replace('\0', " ").trim_end().ends_with(words)
         }))
     }
 
