@@ -108,7 +108,7 @@ pub struct Row {
     pub attrs: Arc<str>,
     /// When it was last written, by the host's clock.
     pub observed_at: Instant,
-    /// For how long it counts from then, milliseconds; finite, above zero, not always whole.
+    /// For how long it counts from then, milliseconds; finite, 0 or more, not always whole.
     pub ttl_ms: f64,
 }
 

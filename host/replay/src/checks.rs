@@ -111,3 +111,95 @@ pub(crate) fn identity(record: &WorkerRecord, leased_uid: Option<&str>, pod: &Va
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{PodSpec, WorkerState};
+    use warmhold_protocol::WorkerKey;
+
+    /// A pod as a real API server showed it.
+    fn recorded(name: &str) -> Value {
+        let path = format!("{}/../../guests/pod-manifest/tests/data/{name}.json", env!("CARGO_MANIFEST_DIR"));
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    fn prepared(pod: &Value) -> WorkerRecord {
+        let container = container(pod).unwrap();
+        WorkerRecord {
+            worker_id: "w".into(),
+            profile: "p".into(),
+            machine: "m".into(),
+            tier: "t".into(),
+            slot: 1,
+            spec: PodSpec {
+                name: "warm-node-a".into(),
+                namespace: "warm".into(),
+                context: "c".into(),
+                worker_id: "w".into(),
+                image: "i".into(),
+                node: None,
+                cut_sha: "0".repeat(40),
+                key: WorkerKey {
+                    context: "c".into(),
+                    image_digest: "d".into(),
+                    lock_hash: "l".into(),
+                    architecture: "amd64".into(),
+                },
+                memory_limit: None,
+                host_probe_url: String::new(),
+                prod_probe_url: String::new(),
+                source_mirror: None,
+                source: "s".into(),
+                install: Vec::new(),
+            },
+            state: WorkerState::Standing,
+            instance: "i".into(),
+            pod_uid: uid(pod).map(str::to_owned),
+            container_id: Some(container.id),
+            restart_count: container.restarts,
+            created_at: 0,
+        }
+    }
+
+    #[test]
+    fn recorded_pods_are_told_apart() {
+        let record = prepared(&recorded("02-ready"));
+        let leased = record.pod_uid.clone();
+        let reason = |name: &str| match identity(&record, leased.as_deref(), &recorded(name)) {
+            Ok(()) => "the same",
+            Err(fault) => fault.reason(),
+        };
+        // A label of somebody's own and an overwritten annotation are the manifest policy's to judge.
+        for (name, want) in [
+            ("02-ready", "the same"),
+            ("03-foreign-label", "the same"),
+            ("04-identity-annotation-changed", "the same"),
+            ("01-created", "pod-unready"),
+            ("05-container-restarted", "pod-replaced"),
+            ("08-ephemeral-container", "key-drift"),
+            ("09-owner-reference", "key-drift"),
+            ("10-deleting", "key-drift"),
+            ("11-recreated-with-token-volume", "pod-replaced"),
+        ] {
+            assert_eq!(reason(name), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn another_uid_in_the_lease_or_none_prepared_is_another_pod() {
+        let pod = recorded("02-ready");
+        let mut record = prepared(&pod);
+        assert_eq!(identity(&record, Some("another"), &pod).unwrap_err().reason(), "pod-replaced");
+        record.pod_uid = None;
+        assert_eq!(identity(&record, None, &pod).unwrap_err().reason(), "pod-replaced");
+    }
+
+    #[test]
+    fn a_pod_of_any_shape_is_judged_without_a_panic() {
+        let record = prepared(&recorded("02-ready"));
+        for pod in ["null", "[]", "{}", r#"{"metadata":7,"status":{"containerStatuses":"x","conditions":[null]}}"#] {
+            assert!(identity(&record, None, &serde_json::from_str(pod).unwrap()).is_err(), "{pod}");
+        }
+    }
+}

@@ -160,3 +160,79 @@ impl Live {
         let _ = self.answered.subscribe().wait_for(|done| *done).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::PolicyTags;
+
+    fn live() -> Live {
+        Live::new(ReplayRecord {
+            id: "r".into(),
+            owner: "o".into(),
+            instance: "i".into(),
+            profile: "p".into(),
+            run_id: "run".into(),
+            attempt_id: "1".into(),
+            cut_sha: "0".repeat(40),
+            baseline_sha: None,
+            files: vec!["a.sh".into()],
+            keep: false,
+            deadline_at: 0,
+            state: ReplayState::Acquiring,
+            state_until: 0,
+            reason: None,
+            detail: None,
+            observed: false,
+            passed: false,
+            results: Vec::new(),
+            evidence: None,
+            lease: None,
+            isolation: None,
+            policies: PolicyTags::default(),
+            history: vec![HistoryEntry { at: 1, state: ReplayState::Acquiring, note: None }],
+        })
+    }
+
+    #[tokio::test]
+    async fn a_late_listener_hears_what_happened_before() {
+        let live = live();
+        live.enter(ReplayState::Leased, 0, Some("w".into()));
+        let mut events = live.listen();
+        live.enter(ReplayState::Executing, 0, None);
+        let mut states = Vec::new();
+        while let Ok(ReplayEvent::State(entry)) = events.try_recv() {
+            states.push(entry.state);
+        }
+        assert_eq!(states, [ReplayState::Acquiring, ReplayState::Leased, ReplayState::Executing]);
+    }
+
+    #[test]
+    fn nothing_leaves_a_final_state() {
+        for last in [ReplayState::Finalized, ReplayState::Quarantined, ReplayState::Fallback] {
+            let live = live();
+            live.enter(last, 0, None);
+            live.enter(ReplayState::Executing, 0, None);
+            assert_eq!(live.record().state, last);
+            assert_eq!(live.record().history.len(), 2);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_falls_behind_holds_nobody_up_and_hears_the_answer() {
+        let live = live();
+        let mut events = live.listen();
+        for number in 0..EVENTS * 2 {
+            let text = number.to_string();
+            let stream = warmhold_control::api::OutputStream::Stdout;
+            live.tell(&ReplayEvent::Output { file: "a.sh".into(), stream, text });
+        }
+        live.answer();
+        live.answered().await;
+        let mut heard = 0;
+        while events.recv().await.is_some() {
+            heard += 1;
+        }
+        assert_eq!(heard, EVENTS);
+    }
+}

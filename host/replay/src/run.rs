@@ -212,7 +212,7 @@ pub(crate) async fn settle(
     let Some((handle, lease)) = held_lease(live).await else {
         return Err(ApiError::conflict("not-observed", "the replay holds no lease any more"));
     };
-    let workers = candidates(services, &record.profile).await.map_err(crate::standing::unreadable)?;
+    let workers = candidates(services, &record.profile).await.map_err(|error| crate::standing::unreadable(&error))?;
     let worker = workers.iter().find(|worker| worker.worker_id == lease.facts.worker_id).map(WorkerRecord::to_wit);
     let failure = match (worker, session(services, live, caller, workers)) {
         (Some(of), Some(session)) => {

@@ -112,11 +112,15 @@ impl Shared {
 
     async fn stored(&self, id: &str) -> Result<Option<ReplayRecord>, ApiError> {
         let id = id.to_owned();
-        let record = self.services.read(move |ledger| ledger.get_record(REPLAYS, &id)).await.map_err(unreadable)?;
+        let record = self
+            .services
+            .read(move |ledger| ledger.get_record(REPLAYS, &id))
+            .await
+            .map_err(|error| unreadable(&error))?;
         record
             .map(|record| serde_json::from_value(record.body))
             .transpose()
-            .map_err(|error| unreadable(error.to_string()))
+            .map_err(|error| unreadable(&error.to_string()))
     }
 
     /// Answers with a replay that this daemon runs.
@@ -140,7 +144,10 @@ impl Shared {
         tokio::spawn(async move {
             let mut record = record;
             // Settled by whichever daemon lives, should its own die: this ends.
-            while !is_final(record.state) && !(record.keep && record.state == ReplayState::Observed) {
+            let answered = |record: &ReplayRecord| {
+                is_final(record.state) || (record.keep && record.state == ReplayState::Observed)
+            };
+            while !answered(&record) {
                 tokio::select! {
                     () = driver.stopping.cancelled() => return,
                     () = tokio::time::sleep(LOOK_AGAIN) => {}
@@ -245,7 +252,8 @@ impl Replays for Driver {
     }
 
     async fn list(&self, before: Option<&str>, limit: usize) -> Result<Vec<ReplayView>, ApiError> {
-        let mut all: Vec<ReplayRecord> = self.shared.services.records(REPLAYS).await.map_err(unreadable)?;
+        let mut all: Vec<ReplayRecord> =
+            self.shared.services.records(REPLAYS).await.map_err(|error| unreadable(&error))?;
         for record in &mut all {
             if let Some(live) = self.shared.find(&record.id) {
                 *record = live.record();

@@ -274,7 +274,7 @@ impl Session {
             .await
             .map_err(|error| ControlError::Unreachable(error.to_string()))?
             .map_err(|error| ControlError::Unreachable(error.to_string()))?;
-        Ok(rows.rows.iter().map(|row| shown(row)).collect())
+        Ok(rows.rows.iter().map(shown).collect())
     }
 
     /// Registers the worker whose pod this call made.

@@ -39,17 +39,19 @@ pub async fn settle_dead(services: &Arc<Services>) -> Result<(), String> {
     };
     let seen = dead_instances(&services.root);
     for replay in services.records::<ReplayRecord>(REPLAYS).await? {
-        if !is_final(replay.state) && is_dead(&replay.instance) {
-            if let Err(error) = settle_replay(services, replay).await {
-                faults.push(error);
-            }
+        if !is_final(replay.state)
+            && is_dead(&replay.instance)
+            && let Err(error) = settle_replay(services, replay).await
+        {
+            faults.push(error);
         }
     }
     for worker in services.records::<WorkerRecord>(WORKERS).await? {
-        if worker.state == WorkerState::Preparing && is_dead(&worker.instance) {
-            if let Err(error) = settle_preparation(services, &worker).await {
-                faults.push(format!("worker {}: {error}", worker.worker_id));
-            }
+        if worker.state == WorkerState::Preparing
+            && is_dead(&worker.instance)
+            && let Err(error) = settle_preparation(services, &worker).await
+        {
+            faults.push(format!("worker {}: {error}", worker.worker_id));
         }
     }
     if !faults.is_empty() {

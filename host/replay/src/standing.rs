@@ -238,10 +238,14 @@ impl Standing {
 
     async fn find(&self, id: &str) -> Result<Option<(Row, Option<WorkerRecord>)>, ApiError> {
         let row_id = format!("pod-worker-lease:{id}");
-        let row = self.services.read(move |ledger| ledger.row(&row_id)).await.map_err(unreadable)?;
+        let row = self.services.read(move |ledger| ledger.row(&row_id)).await.map_err(|error| unreadable(&error))?;
         let Some(row) = row else { return Ok(None) };
         let id = id.to_owned();
-        let record = self.services.read(move |ledger| ledger.get_record(WORKERS, &id)).await.map_err(unreadable)?;
+        let record = self
+            .services
+            .read(move |ledger| ledger.get_record(WORKERS, &id))
+            .await
+            .map_err(|error| unreadable(&error))?;
         Ok(Some((row, record.and_then(|record| serde_json::from_value(record.body).ok()))))
     }
 
@@ -292,8 +296,8 @@ impl Workers for Standing {
     }
 
     async fn list(&self) -> Result<Vec<WorkerView>, ApiError> {
-        let rows = self.services.worker_rows(None).await.map_err(unreadable)?;
-        let records = self.services.records::<WorkerRecord>(WORKERS).await.map_err(unreadable)?;
+        let rows = self.services.worker_rows(None).await.map_err(|error| unreadable(&error))?;
+        let records = self.services.records::<WorkerRecord>(WORKERS).await.map_err(|error| unreadable(&error))?;
         let by_id: HashMap<&str, &WorkerRecord> =
             records.iter().map(|record| (record.worker_id.as_str(), record)).collect();
         Ok(rows
@@ -448,7 +452,7 @@ fn view(row: &Row, record: Option<&WorkerRecord>) -> WorkerView {
     }
 }
 
-pub(crate) fn unreadable(error: String) -> ApiError {
+pub(crate) fn unreadable(error: &str) -> ApiError {
     tracing::error!(%error, "the ledger can't be read");
     ApiError::unavailable("ledger-unreadable", "the ledger can't be read; the daemon's log has the cause")
 }

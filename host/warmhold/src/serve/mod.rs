@@ -11,7 +11,7 @@ mod profiles;
 
 use crate::cli::ServeArgs;
 use crate::client::locate::{DaemonFile, daemon_file};
-use crate::config::{Config, Primary, machine};
+use crate::config::{Config, Primary};
 use crate::error::CliError;
 use decider::LeaseDecider;
 use policies::Slots;
@@ -56,7 +56,7 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
     let server = bind(&config)?;
     let address = server.address().map_err(|error| CliError::no("listen-failed", error.to_string()))?;
     make_root(&config.root)?;
-    let name = machine::keep(&config.root, &config.daemon.machine).map_err(|error| root_error(&config.root, &error))?;
+    let name = config.daemon.keep_machine(&config.root).map_err(|error| root_error(&config.root, &error))?;
     let name = MachineName::parse(&name).map_err(|error| CliError::usage(error.code(), error.to_string()))?;
     let tokens = Tokens::open(&config.root)
         .map_err(|error| CliError::usage(error.code(), error.to_string()).with_help(error.help()))?;
