@@ -1,5 +1,7 @@
 //! Daemons that die or are told to end: what they held is settled, and whoever lives goes on.
 
+#![allow(clippy::indexing_slicing, reason = "tests")]
+
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use std::process::Child;
