@@ -3,7 +3,7 @@
 use crate::error::{ApplyError, ReadError};
 use crate::fence::Bounds;
 use crate::file_system;
-use crate::operation::{Applied, Decider, Primary, Submission};
+use crate::operation::{Applied, Decider, Meant, Primary, Submission};
 use crate::queue::{Done, Outcome, Queue, Task};
 use crate::reader::{Page, Position, Readers, Record, RowFilter};
 use crate::row::{Instant as Millis, Row};
@@ -164,7 +164,16 @@ impl Ledger {
     /// # Errors
     /// `not-found` and `already-quarantined` as refusals of the policy `host`, and whatever keeps the ledger from writing.
     pub async fn quarantine(&self, worker_id: &str, reason: &str) -> Result<Applied, ApplyError> {
-        let task = Task::Quarantine { worker_id: worker_id.to_owned(), reason: reason.to_owned() };
+        self.quarantine_if(worker_id, reason, Meant::Any).await
+    }
+
+    /// As [`Ledger::quarantine`], but only while the worker is what was meant: judged under the lock, so that nobody
+    /// loses a worker that was leased to them in between.
+    ///
+    /// # Errors
+    /// As [`Ledger::quarantine`]; `conflict` as a refusal of the policy `host` when it is something else by now.
+    pub async fn quarantine_if(&self, worker_id: &str, reason: &str, meant: Meant) -> Result<Applied, ApplyError> {
+        let task = Task::Quarantine { worker_id: worker_id.to_owned(), reason: reason.to_owned(), meant };
         applied(self.submit(task, Instant::now() + self.inner.wait).await)
     }
 

@@ -357,6 +357,17 @@ pub struct Guard {
     pub seen_generation: Option<u64>,
 }
 
+/// Which worker the host's own quarantine means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meant {
+    /// Whatever it does.
+    Any,
+    /// Only if nobody has leased it.
+    Idle,
+    /// Only under this lease.
+    Lease(String),
+}
+
 /// One request for a change.
 #[derive(Clone, Debug)]
 pub struct Submission {

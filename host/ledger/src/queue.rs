@@ -4,7 +4,7 @@
 //! job that isn't there any more will be written or has been, and its result must be waited for.
 
 use crate::error::ApplyError;
-use crate::operation::Submission;
+use crate::operation::{Meant, Submission};
 use crate::store::Expect;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ pub(crate) enum Task {
     /// Ask the policy.
     Apply(Box<Submission>),
     /// The host's own quarantine.
-    Quarantine { worker_id: String, reason: String },
+    Quarantine { worker_id: String, reason: String, meant: Meant },
     /// Write a record, or remove it where there is no body.
     Record { kind: &'static str, id: String, expect: Expect, body: Option<String> },
 }

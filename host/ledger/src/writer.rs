@@ -8,14 +8,14 @@ use crate::error::ApplyError;
 use crate::fence::{self, Bounds, Effect, Violation, Write};
 use crate::mirror::Mirror;
 use crate::operation::{
-    Applied, Change, Decider, Decision, Moment, PolicyFailure, Primary, PrimaryView, ProposedRow, Refusal, Submission,
-    View,
+    Applied, Change, Decider, Decision, Meant, Moment, PolicyFailure, Primary, PrimaryView, ProposedRow, Refusal,
+    Submission, View,
 };
 use crate::queue::{Done, Job, Outcome, Queue, Task};
 use crate::row::Instant as Millis;
 use crate::stats::Counters;
 use crate::store::{Refresh, Store, StoreError, lookup};
-use crate::worker::{WorkerState, worker_row_id};
+use crate::worker::{WorkerFacts, WorkerState, worker_row_id};
 use crate::{fence::Rule, json};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -199,7 +199,9 @@ impl Writer {
                 };
                 self.apply(submission)?.map(|(row, policy)| Done::Applied(Applied { row, policy, primary }))
             }
-            Task::Quarantine { worker_id, reason } => self.quarantine(worker_id, reason)?.map(Done::Applied),
+            Task::Quarantine { worker_id, reason, meant } => {
+                self.quarantine(worker_id, reason, meant)?.map(Done::Applied)
+            }
             Task::Record { kind, id, expect, body } => match self.store.record(kind, id, *expect, body.as_deref())? {
                 Ok(seq) => Ok(Done::Recorded(seq)),
                 Err(current) => Err(ApplyError::Conflict { current }),
@@ -269,14 +271,35 @@ impl Writer {
         Ok(fence::check(effect, at, lookup(&mirror), change, &self.bounds))
     }
 
-    fn quarantine(&mut self, worker_id: &str, reason: &str) -> Result<Result<Applied, ApplyError>, StoreError> {
+    fn quarantine(
+        &mut self,
+        worker_id: &str,
+        reason: &str,
+        meant: &Meant,
+    ) -> Result<Result<Applied, ApplyError>, StoreError> {
         let at = self.moment();
         let policy: Arc<str> = HOST.into();
         let reason: String = reason.chars().take(LONGEST_REASON).collect();
         let refused = |refusal| Ok(Err(ApplyError::Refused(refusal, Arc::clone(&policy))));
-        let Some(change) = quarantined(&self.store.view()?, worker_id, &reason, &at) else {
+        let mirror = self.store.view()?;
+        let Some(change) = quarantined(&mirror, worker_id, &reason, &at) else {
             return refused(Refusal::NotFound);
         };
+        let now = mirror.get(&worker_row_id(worker_id)).and_then(|row| WorkerFacts::of(&row));
+        // Or it could not be written to.
+        drop(mirror);
+        let as_meant = match (meant, &now) {
+            (Meant::Any, _) => true,
+            // One that is out already is told so below.
+            (_, Some(facts)) if facts.state == WorkerState::Quarantined => true,
+            (Meant::Idle, Some(facts)) => facts.state == WorkerState::Idle,
+            (Meant::Lease(lease), Some(facts)) => facts.lease_id.as_ref() == Some(lease),
+            // A row that can't be understood is whatever was meant: out with it.
+            (_, None) => true,
+        };
+        if !as_meant {
+            return refused(Refusal::Conflict);
+        }
         match self.judge(Effect::HostQuarantine { worker_id, reason: &reason }, &at, &change)? {
             Ok(write) => Ok(Ok(Applied { row: self.store.write(write)?, policy, primary: None })),
             Err(Violation::Forbidden(Rule::AlreadyQuarantined)) => refused(Refusal::AlreadyQuarantined),

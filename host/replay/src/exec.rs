@@ -54,7 +54,7 @@ impl Session {
     ) -> Result<ExecReply, SpendError> {
         let wrong = |text: String| SpendError::Exec(ExecError::WrongPod(text));
         let Purpose::Replay(live) = &self.purpose else { return Err(wrong("there is no replay here".to_owned())) };
-        self.granted(at).map_err(|error| wrong(error.to_string()))?;
+        self.granted(at, "exec").map_err(|error| wrong(error.to_string()))?;
         let lease = self.lease(handle).ok_or_else(|| wrong("there is no such lease".to_owned()))?;
         self.leased_pod(&lease, pod).map_err(wrong)?;
         let Some(worker) = self.workers.iter().find(|worker| worker.worker_id == lease.facts.worker_id) else {

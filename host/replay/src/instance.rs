@@ -5,7 +5,7 @@
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub struct Instance {
     id: String,
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl Instance {
@@ -32,7 +32,15 @@ impl Instance {
         let lock = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&hidden)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         std::fs::rename(&hidden, &path)?;
-        Ok(Self { id, path, _lock: lock })
+        Ok(Self { id, path, lock })
+    }
+
+    /// Says something of itself to the others on this root: where it can be reached.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn describe(&self, text: &str) -> io::Result<()> {
+        (&self.lock).write_all(text.as_bytes())
     }
 
     /// The id that records carry.
@@ -74,6 +82,17 @@ pub fn is_alive(root: &Path, id: &str) -> bool {
     }
 }
 
+/// The daemons that live on a root: what each says of itself, nothing while it starts.
+#[must_use]
+pub fn living(root: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(folder(root)) else { return Vec::new() };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|id| !id.starts_with('.') && is_alive(root, id))
+        .map(|id| std::fs::read_to_string(folder(root).join(id)).unwrap_or_default())
+        .collect()
+}
+
 /// The ids of daemons that died without taking their file away.
 pub(crate) fn dead_instances(root: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(folder(root)) else { return Vec::new() };
@@ -102,6 +121,9 @@ mod tests {
         assert!(is_alive(root.path(), &id));
         // Looking takes nothing from the living.
         assert!(is_alive(root.path(), &id));
+        assert_eq!(living(root.path()), [""]);
+        instance.describe("here").unwrap();
+        assert_eq!(living(root.path()), ["here"]);
         drop(instance);
         assert!(!is_alive(root.path(), &id));
         assert!(!is_alive(root.path(), "../../etc/passwd"));

@@ -17,6 +17,12 @@ pub async fn source_key(profile: &Profile, commit: &str) -> Result<WorkerKey, Gi
         Git::new(&profile.source).blobs(commit, &profile.lock_files).await?
     };
     let locks: Vec<(&String, Option<String>)> = profile.lock_files.iter().zip(blobs).collect();
+    if let Some((file, _)) = locks.iter().find(|(_, blob)| blob.is_none()) {
+        return Err(GitError::Refused {
+            repository: profile.source.clone(),
+            message: format!("commit {commit} has no file {file}, which the profile's lock-files name"),
+        });
+    }
     // JSON keeps the parts apart: no two different lists have the same text.
     let text = serde_json::json!({ "cut": commit, "install": profile.install, "locks": locks }).to_string();
     Ok(WorkerKey {

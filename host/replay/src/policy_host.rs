@@ -122,20 +122,20 @@ impl ReplayHost for PolicyHost {
 
     async fn get_pod(&self, at: plugin::Target, name: String) -> Result<String, ClusterError> {
         let at = target(at);
-        self.session.granted(&at).map_err(cluster_error)?;
+        self.session.granted(&at, "get-pod").map_err(cluster_error)?;
         self.session.backend.get_pod(&at, &name).await.map(|pod| pod.to_string()).map_err(cluster_error)
     }
 
     async fn list_pods(&self, at: plugin::Target) -> Result<Vec<String>, ClusterError> {
         let at = target(at);
-        self.session.granted(&at).map_err(cluster_error)?;
+        self.session.granted(&at, "list-pods").map_err(cluster_error)?;
         let pods = self.session.backend.list_pods(&at).await.map_err(cluster_error)?;
         Ok(pods.iter().map(Value::to_string).collect())
     }
 
     async fn get_node(&self, context: String, name: String) -> Result<String, ClusterError> {
         let at = Target { context, namespace: self.session.profile.namespace.clone() };
-        self.session.granted(&at).map_err(cluster_error)?;
+        self.session.granted(&at, "get-node").map_err(cluster_error)?;
         let node = self.session.backend.get_node(&at.context, &name).await.map_err(cluster_error)?;
         Ok(node.to_string())
     }
@@ -154,13 +154,15 @@ impl ReplayHost for PolicyHost {
 
     async fn wait_ready(&self, at: plugin::Target, name: String, seconds: u32) -> Result<(), ClusterError> {
         let at = target(at);
-        self.session.granted(&at).map_err(cluster_error)?;
+        self.session.granted(&at, "wait-ready").map_err(cluster_error)?;
         let limit = Duration::from_secs(u64::from(seconds)).min(MAX_WAIT);
         match self.session.backend.wait_ready(&at, &name, limit).await {
             Ok(()) => Ok(()),
             Err(error) => {
                 // The interface has one word for it; people want to know what was waited for.
-                self.session.note(error.to_string());
+                if let PodsError::TimedOut(_) = &error {
+                    self.session.note(error.to_string());
+                }
                 Err(cluster_error(error))
             }
         }
@@ -195,7 +197,8 @@ impl ReplayHost for PolicyHost {
         match self.session.spend(holding.0, &target(at), &pod, &wanted, deadline).await {
             Ok(reply) => Ok(to_wit_reply(&reply)),
             Err(error) => {
-                if let SpendError::Exec(error) = &error {
+                // The others carry their text.
+                if let SpendError::Exec(error @ (ExecError::TooLarge(_) | ExecError::TimedOut(_))) = &error {
                     self.session.note(error.to_string());
                 }
                 Err(transport_error(error))

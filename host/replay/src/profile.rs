@@ -42,6 +42,8 @@ pub struct Profile {
     pub install: Vec<String>,
     /// In order; the first is the default.
     pub tiers: Vec<Tier>,
+    /// So many workers for the source's HEAD are kept without being asked.
+    pub standing: u32,
     /// Must answer before a request's isolation.
     pub host_probe: String,
     /// Must not answer under it.

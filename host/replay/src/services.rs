@@ -16,16 +16,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::task::TaskTracker;
 use warmhold_ledger::{
-    ApplyError, Caller, Expect, Guard, Kind, Ledger, Operation, ReadError, Row, RowFilter, Submission, Transition,
-    TransitionKind,
+    ApplyError, Caller, Expect, Guard, Kind, Ledger, Meant, Operation, ReadError, Refusal, Row, RowFilter, Submission,
+    Transition, TransitionKind,
 };
 use warmhold_plugin::{Difference, ManifestSlot, ReplaySlot};
-use warmhold_pods::Backend;
+use warmhold_pods::{Backend, Target};
 
 /// Results of this many replays are kept; older ones' streams and artifacts are removed.
 const KEPT_RESULTS: usize = 200;
 /// Between two tries of a quarantine that must happen.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// Whether a verb may be used in a place.
+pub type Grants = Box<dyn Fn(&Target, &str) -> bool + Send + Sync>;
 
 /// See the module.
 pub struct Services {
@@ -47,6 +50,8 @@ pub struct Services {
     pub profiles: BTreeMap<String, Arc<Profile>>,
     /// The profile of who names none.
     pub default_profile: String,
+    /// What the configuration grants the replay policy.
+    pub grants: Grants,
     /// This machine as a caller: registers and sanitizes.
     pub machine_caller: Caller,
     /// What still runs in the background; awaited when the daemon stops.
@@ -177,8 +182,17 @@ impl Services {
             Stage::Sanitized => return Err(ControlError::Refused(409, "not-leased".to_owned())),
             Stage::Fenced | Stage::Released => {}
         }
-        self.quarantine_worker(&lease.facts.worker_id, reason).await?;
-        state.stage = Stage::Quarantined;
+        let meant = Meant::Lease(lease.facts.lease_id.clone());
+        match self.quarantine_worker(&lease.facts.worker_id, reason, meant).await {
+            Ok(()) => state.stage = Stage::Quarantined,
+            // The row has left this lease: a sanitizing whose answer was lost was written after all.
+            Err(ControlError::Refused(409, code)) if code == Refusal::Conflict.code() => {
+                state.stage = Stage::Sanitized;
+                state.journal.end("sanitized", None);
+                return Err(ControlError::Refused(409, code));
+            }
+            Err(error) => return Err(error),
+        }
         if state.proof == Proof::Unknown {
             state.proof = Proof::Dirty(reason.to_owned());
         }
@@ -187,10 +201,14 @@ impl Services {
     }
 
     /// Takes a worker out for good; one that is out already is out.
-    pub(crate) async fn quarantine_worker(&self, worker_id: &str, reason: &str) -> Result<(), ControlError> {
-        match self.ledger.quarantine(worker_id, &short(reason)).await {
-            Ok(_) => Ok(()),
-            Err(ApplyError::Refused(warmhold_ledger::Refusal::AlreadyQuarantined, _)) => Ok(()),
+    pub(crate) async fn quarantine_worker(
+        &self,
+        worker_id: &str,
+        reason: &str,
+        meant: Meant,
+    ) -> Result<(), ControlError> {
+        match self.ledger.quarantine_if(worker_id, &short(reason), meant).await {
+            Ok(_) | Err(ApplyError::Refused(Refusal::AlreadyQuarantined, _)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

@@ -9,15 +9,16 @@ use crate::live::{Leases, Live, now_ms};
 use crate::profile::Profile;
 use crate::record::{LeaseRecord, WorkerRecord};
 use crate::services::Services;
-use crate::standing::Preparation;
+use crate::standing::{Facts, Preparation};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use warmhold_control::api::ReplayState;
 use warmhold_ledger::{
-    Applied, ApplyError, Caller, Guard, Kind, Operation, Row, RowFilter, Submission, Transition, TransitionKind,
-    WorkerDraft, WorkerRequest,
+    Applied, ApplyError, Caller, Guard, Kind, Operation, Refusal, Row, RowFilter, Submission, Transition,
+    TransitionKind, WorkerDraft, WorkerRequest,
 };
 use warmhold_pods::{Backend, MetadataPatch, PodsError, Target};
 use warmhold_protocol::WorkerKey;
@@ -144,11 +145,17 @@ impl Session {
             attempt_id: attempt_id.clone(),
             ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
         };
-        let applied = self.apply(&self.caller, Operation::AcquireWorker(request)).await.inspect_err(|error| {
-            if matches!(error, ApplyError::Uncertain(_)) {
-                live.uncertain.store(true, Ordering::Release);
+        let applied = match self.apply(&self.caller, Operation::AcquireWorker(request)).await {
+            Ok(applied) => applied,
+            Err(error) => {
+                match &error {
+                    ApplyError::Uncertain(_) => live.uncertain.store(true, Ordering::Release),
+                    ApplyError::Refused(Refusal::NoWarmWorker, _) => live.note(self.why_no_worker(&key).await),
+                    _ => {}
+                }
+                return Err(error.into());
             }
-        })?;
+        };
         let row = applied.row.ok_or_else(|| ControlError::Unreachable("the ledger answered no row".to_owned()))?;
         let attrs: Value = serde_json::from_str(&row.attrs)
             .map_err(|error| ControlError::Unreachable(format!("a row of the ledger can't be read: {error}")))?;
@@ -183,6 +190,27 @@ impl Session {
         });
         live.enter(ReplayState::Leased, now_ms().saturating_add(ttl_ms), Some(facts.worker_id.clone()));
         Ok(live.leases.add(Lease::new(facts, ttl, taken)))
+    }
+
+    /// What the workers with a key are doing, for a person who can't get one.
+    async fn why_no_worker(&self, key: &WorkerKey) -> String {
+        let ids: Vec<&str> = self
+            .workers
+            .iter()
+            .filter(|worker| worker.spec.key == *key)
+            .map(|worker| worker.worker_id.as_str())
+            .collect();
+        let Ok(rows) = self.services.worker_rows(Some(self.services.machine.clone())).await else {
+            return String::new();
+        };
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for row in rows.iter().filter(|row| ids.contains(&row.name.as_str())) {
+            let state = Facts::of(row).state;
+            let state = if state == "idle" && row.expired(now_ms()) { "expired".to_owned() } else { state };
+            *counts.entry(state).or_default() += 1;
+        }
+        let counts: Vec<String> = counts.iter().map(|(state, count)| format!("{count} {state}")).collect();
+        format!("the workers of this cut: {}", if counts.is_empty() { "none".to_owned() } else { counts.join(", ") })
     }
 
     async fn transition(
@@ -333,20 +361,26 @@ impl Session {
         self.workers.iter().find(|worker| worker.worker_id == worker_id)
     }
 
-    /// A place that this call's pods are in; nothing else of the cluster can be reached.
-    pub(crate) fn granted(&self, at: &Target) -> Result<(), PodsError> {
-        if at.context == self.profile.context && at.namespace == self.profile.namespace {
-            return Ok(());
+    /// Whether this call may use a verb there: where its own profile's pods are, as far as the configuration grants it.
+    pub(crate) fn granted(&self, at: &Target, verb: &str) -> Result<(), PodsError> {
+        if at.context != self.profile.context || at.namespace != self.profile.namespace {
+            return Err(PodsError::Denied(format!(
+                "profile {} is for context {} and namespace {}, not {} and {}",
+                self.profile.name, self.profile.context, self.profile.namespace, at.context, at.namespace
+            )));
         }
-        Err(PodsError::Denied(format!(
-            "profile {} grants context {} and namespace {}, not {} and {}",
-            self.profile.name, self.profile.context, self.profile.namespace, at.context, at.namespace
-        )))
+        if !(self.services.grants)(at, verb) {
+            return Err(PodsError::Denied(format!(
+                "[grants.replay] doesn't grant {verb} in context {} and namespace {}",
+                at.context, at.namespace
+            )));
+        }
+        Ok(())
     }
 
     /// Creates the pod of the slot that is being filled.
     pub(crate) async fn create_pod(&self, at: &Target, manifest: &Value) -> Result<Value, PodsError> {
-        self.granted(at)?;
+        self.granted(at, "create-pod")?;
         let Purpose::Prepare(preparation) = &self.purpose else {
             return Err(PodsError::Denied("only a preparation creates pods".to_owned()));
         };
@@ -375,7 +409,7 @@ impl Session {
         labels: &Value,
         annotations: &Value,
     ) -> Result<(), PodsError> {
-        self.granted(at)?;
+        self.granted(at, "patch-metadata")?;
         let lease = self.lease(handle).ok_or_else(|| PodsError::Denied("there is no such lease".to_owned()))?;
         let expected_uid = self.leased_pod(&lease, pod).map_err(PodsError::Denied)?;
         let patch = MetadataPatch {

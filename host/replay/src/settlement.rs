@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use warmhold_control::api::{HistoryEntry, ReplayState};
-use warmhold_ledger::Expect;
+use warmhold_ledger::{Expect, Meant};
 
 /// How often a living daemon looks whether another one died.
 const EVERY: Duration = Duration::from_secs(1);
@@ -97,7 +97,8 @@ pub(crate) async fn quarantine_by_run(
             && facts.lease_owner.as_ref() == Some(&replay.owner);
         let left = !facts.lease_id.as_ref().is_some_and(|lease| answered_for.contains(lease));
         if (by_lease || by_run) && left && matches!(facts.state.as_str(), "leased" | "sanitizing") {
-            services.quarantine_worker(&row.name, reason).await.map_err(|error| error.to_string())?;
+            let meant = facts.lease_id.clone().map_or(Meant::Any, Meant::Lease);
+            services.quarantine_worker(&row.name, reason, meant).await.map_err(|error| error.to_string())?;
             tracing::warn!(replay = %replay.id, worker = %row.name, reason, "quarantined");
             taken.push(row.name);
         }

@@ -21,8 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use warmhold_control::ApiError;
 use warmhold_control::api::{PrepareAsk, Prepared, WorkerView, Workers};
-use warmhold_ledger::{ApplyError, Expect, Guard, Operation, Refusal, Row, Submission, WorkerDraft};
+use warmhold_ledger::{ApplyError, Expect, Guard, Meant, Operation, Refusal, Row, Submission, WorkerDraft};
 use warmhold_pods::{Backend, PodsError, Target};
+use warmhold_protocol::WorkerKey;
 
 /// More in one call is a typing error.
 const MAX_COUNT: u32 = 64;
@@ -80,11 +81,12 @@ pub(crate) fn target(spec: &PodSpec) -> Target {
     Target { context: spec.context.clone(), namespace: spec.namespace.clone() }
 }
 
-/// Keeps this machine's standing workers.
+/// Keeps this machine's standing workers. Clones are the same.
+#[derive(Clone)]
 pub struct Standing {
     services: Arc<Services>,
     /// Slots that this daemon fills just now; other daemons collide on the pod's name.
-    filling: Mutex<HashSet<String>>,
+    filling: Arc<Mutex<HashSet<String>>>,
 }
 
 /// Takes a slot out of `filling` when its preparation is over, however it ends.
@@ -100,12 +102,16 @@ impl Standing {
     /// For these services.
     #[must_use]
     pub fn new(services: Arc<Services>) -> Self {
-        Self { services, filling: Mutex::default() }
+        Self { services, filling: Arc::default() }
+    }
+
+    pub(crate) fn services(&self) -> &Arc<Services> {
+        &self.services
     }
 
     /// Fills one slot of a tier; the reason when it can't.
     async fn fill(&self, profile: &Arc<Profile>, backend: &Arc<dyn Backend>, tier: &Tier, spec: PodSpec) -> Prepared {
-        let (slot, _filling) = match self.free_slot(profile, backend, tier).await {
+        let (slot, _filling) = match self.free_slot(profile, backend, tier, &spec.key).await {
             Ok(free) => free,
             Err(reason) => {
                 return Prepared {
@@ -187,17 +193,50 @@ impl Standing {
         }
     }
 
-    /// A slot that nobody uses, emptied if what was in it is used up.
+    /// Workers with this key that stand already: asking for so many again makes no more.
+    async fn ready(&self, profile: &Profile, key: &WorkerKey) -> Result<Vec<Prepared>, String> {
+        let rows = self.services.worker_rows(Some(self.services.machine.clone())).await?;
+        let usable = |id: &str| {
+            rows.iter().find(|row| row.name == id).is_some_and(|row| match Facts::of(row).state.as_str() {
+                "idle" => !row.expired(now_ms()),
+                "leased" | "sanitizing" => true,
+                _ => false,
+            })
+        };
+        let mut standing: Vec<WorkerRecord> = self.services.records(WORKERS).await?;
+        standing.retain(|worker| {
+            worker.profile == profile.name
+                && worker.state == WorkerState::Standing
+                && worker.spec.key == *key
+                && usable(&worker.worker_id)
+        });
+        standing.sort_by(|a, b| (&a.tier, a.slot).cmp(&(&b.tier, b.slot)));
+        Ok(standing
+            .into_iter()
+            .map(|worker| Prepared {
+                worker_id: worker.worker_id,
+                pod: worker.spec.name,
+                pod_uid: worker.pod_uid.unwrap_or_default(),
+                prepared: true,
+                reason: None,
+            })
+            .collect())
+    }
+
+    /// A slot that nobody uses, emptied if what was in it is used up, or if it idles with another key: who asks for a
+    /// commit's workers is done with those of an older one.
     async fn free_slot(
         &self,
         profile: &Profile,
         backend: &Arc<dyn Backend>,
         tier: &Tier,
+        key: &WorkerKey,
     ) -> Result<(u32, Filling<'_>), String> {
         let at = Target { context: profile.context.clone(), namespace: profile.namespace.clone() };
         let pods = backend.list_pods(&at).await.map_err(|error| error.to_string())?;
         let rows = self.services.worker_rows(Some(self.services.machine.clone())).await?;
         let mut taken = Vec::new();
+        let mut superseded: Vec<(u64, u32, Filling<'_>, &Row, String)> = Vec::new();
         for slot in 1..=tier.quota {
             let name = Profile::pod_name(&self.services.machine, &tier.name, slot);
             if !self.filling.lock().insert(name.clone()) {
@@ -207,20 +246,41 @@ impl Standing {
             let filling = Filling(self, name.clone());
             let pod = pods.iter().find(|pod| pod.pointer("/metadata/name").and_then(Value::as_str) == Some(&name));
             let Some(pod) = pod else { return Ok((slot, filling)) };
-            let uid = checks::uid(pod).unwrap_or_default();
-            match rows.iter().find(|row| Facts::of(row).pod_uid.as_deref() == Some(uid)) {
+            let uid = checks::uid(pod).unwrap_or_default().to_owned();
+            match rows.iter().find(|row| Facts::of(row).pod_uid.as_deref() == Some(&uid)) {
                 None => taken.push(format!("{name} is a pod that no row of this machine knows: it is never removed")),
-                Some(row) if used_up(row) => match self.retire(backend, &at, &name, uid).await {
+                Some(row) if used_up(row) => match self.retire(backend, &at, &name, &uid).await {
                     Ok(()) => return Ok((slot, filling)),
                     Err(error) => taken.push(format!("{name} is used up and can't be removed: {error}")),
                 },
+                Some(row) if Facts::of(row).state == "idle" && !has_key(row, key) => {
+                    superseded.push((row.observed_at, slot, filling, row, uid));
+                }
                 Some(row) => taken.push(format!("{name} has worker {}, {}", row.name, Facts::of(row).state)),
             }
         }
+        // The one that idles longest goes first. Out of the ledger first: from then on nobody can lease it.
+        superseded.sort_by_key(|(since, ..)| *since);
+        for (_, slot, filling, row, uid) in superseded {
+            let name = Profile::pod_name(&self.services.machine, &tier.name, slot);
+            let cleared = async {
+                self.services
+                    .quarantine_worker(&row.name, "superseded", Meant::Idle)
+                    .await
+                    .map_err(|error| error.to_string())?;
+                self.retire(backend, &at, &name, &uid).await
+            };
+            match cleared.await {
+                Ok(()) => return Ok((slot, filling)),
+                Err(error) => taken.push(format!("{name} has worker {} of another commit: {error}", row.name)),
+            }
+        }
         Err(format!(
-            "no slot of tier {} is free ({}); raise its quota, or take a worker away with `warmhold worker remove ID`",
+            "no slot of tier {} is free ({}); raise `quota` in [profile.{}.tiers.{}], or take a worker away with `warmhold worker remove ID`",
             tier.name,
-            if taken.is_empty() { "its quota is 0".to_owned() } else { taken.join("; ") }
+            if taken.is_empty() { "its quota is 0".to_owned() } else { taken.join("; ") },
+            profile.name,
+            tier.name
         ))
     }
 
@@ -270,6 +330,10 @@ impl Workers for Standing {
         let Some(tier) = profile.tiers.first() else {
             return Err(ApiError::conflict("no-tier", format!("profile {} has no tier", profile.name)));
         };
+        if profile.source.is_empty() {
+            return Err(ApiError::conflict("no-source", format!("profile {} has no source repository", profile.name))
+                .with_help("start the daemon in a git work tree, or set `source` of the profile in warmhold.toml"));
+        }
         let commit = Git::new(&profile.source)
             .commit(ask.cut.as_deref().unwrap_or("HEAD"))
             .await
@@ -291,8 +355,12 @@ impl Workers for Standing {
             source: profile.source.clone(),
             install: profile.install.clone(),
         };
-        let slots = (0..count).map(|_| self.fill(&profile, &backend, tier, spec.clone()));
-        Ok(futures::future::join_all(slots).await)
+        let mut ready = self.ready(&profile, &spec.key).await.map_err(|error| unreadable(&error))?;
+        ready.truncate(count as usize);
+        let lacking = (count as usize).saturating_sub(ready.len());
+        let slots = (0..lacking).map(|_| self.fill(&profile, &backend, tier, spec.clone()));
+        ready.extend(futures::future::join_all(slots).await);
+        Ok(ready)
     }
 
     async fn list(&self) -> Result<Vec<WorkerView>, ApiError> {
@@ -314,7 +382,9 @@ impl Workers for Standing {
         };
         match Facts::of(&row).state.as_str() {
             "quarantined" => {}
-            "idle" => self.services.quarantine_worker(id, "removed").await.map_err(control_error)?,
+            "idle" => {
+                self.services.quarantine_worker(id, "removed", Meant::Idle).await.map_err(control_error)?;
+            }
             state => {
                 return Err(ApiError::conflict("worker-in-use", format!("worker {id} is {state}"))
                     .with_help(format!("wait for its replay, or take it out first: warmhold worker quarantine {id}")));
@@ -336,7 +406,7 @@ impl Workers for Standing {
         if Facts::of(&row).state == "quarantined" {
             return Err(ApiError::conflict("already-quarantined", format!("worker {id} is quarantined already")));
         }
-        self.services.quarantine_worker(id, reason).await.map_err(control_error)?;
+        self.services.quarantine_worker(id, reason, Meant::Any).await.map_err(control_error)?;
         if let Some(record) = record {
             self.services.mark(&record, reason).await;
         }
@@ -383,7 +453,10 @@ pub(crate) async fn abandon(
             Ok(_) | Err(ApplyError::Refused(Refusal::WorkerIdUsed, _)) => {}
             Err(error) => return Err(error.to_string()),
         }
-        services.quarantine_worker(&record.worker_id, "preparation-failed").await.map_err(|error| error.to_string())?;
+        services
+            .quarantine_worker(&record.worker_id, "preparation-failed", Meant::Any)
+            .await
+            .map_err(|error| error.to_string())?;
         backend.delete_pod(&at, &record.spec.name, &uid).await.map_err(|error| error.to_string())?;
     }
     let retired = WorkerRecord { state: WorkerState::Retired, ..record.clone() };
@@ -423,6 +496,11 @@ impl Facts {
             attempt_id: text("attemptId"),
         }
     }
+}
+
+fn has_key(row: &Row, key: &WorkerKey) -> bool {
+    let attrs: Value = serde_json::from_str(&row.attrs).unwrap_or_default();
+    attrs.get("key").and_then(|key| serde_json::from_value::<WorkerKey>(key.clone()).ok()).as_ref() == Some(key)
 }
 
 /// Whether a worker's pod may be removed.

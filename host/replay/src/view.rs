@@ -63,6 +63,7 @@ pub(crate) fn file_view(result: &FileResult) -> FileView {
         exit: result.exit,
         signal: result.signal,
         reason: reason.as_ref().and_then(|reason| reason.as_str()).map(str::to_owned),
+        detail: result.detail.clone(),
         duration_ms: result.duration_ms,
         stdout: stream(&result.stdout),
         stderr: stream(&result.stderr),

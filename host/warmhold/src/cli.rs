@@ -85,7 +85,7 @@ pub struct JsonArgs {
 /// `serve`.
 #[derive(Clone, Debug, Default, Args)]
 #[command(
-    after_help = "Example:\n  warmhold serve --root /var/lib/warmhold --listen 127.0.0.1:0\n\nSIGTERM drains and exits 0; SIGHUP reads configuration and policies again."
+    after_help = "Example:\n  warmhold serve --root /var/lib/warmhold --listen 127.0.0.1:0\n\nSIGTERM drains and exits 0; SIGHUP reads policies and their settings again; anything else needs a new start."
 )]
 pub struct ServeArgs {
     /// Where to listen: 127.0.0.1, [::1] or 100.64.0.0/10; port 0 is any free one [default: 127.0.0.1:31413]
@@ -219,7 +219,7 @@ pub enum ReplaysCommand {
 /// `worker …`.
 #[derive(Debug, Subcommand)]
 pub enum WorkerCommand {
-    /// Prepare workers for a commit, retiring those that can't serve any more
+    /// See to it that so many workers stand for a commit, in the place of those that are used up or idle for another one
     #[command(
         after_help = "Example:\n  warmhold worker prepare --count 2\n  warmhold worker prepare --cut v1.2.0 --profile local"
     )]

@@ -207,14 +207,8 @@ fn crash(site: &Site, daemon: Daemon, cut: &str, passing: &[String]) -> Result<D
 
 /// Fills every slot that is empty or used up.
 fn refill(site: &Site) -> Result<()> {
-    for _ in 0..2 {
-        let idle = site.workers()?.iter().filter(|worker| text(worker, "state") == "idle").count();
-        if idle >= 2 {
-            return Ok(());
-        }
-        let ran = site.run(&["worker", "prepare"])?;
-        ensure!(ran.code == 0, "worker prepare: {}{}", ran.stdout, ran.stderr);
-    }
+    let ran = site.run(&["worker", "prepare", "--count", "2"])?;
+    ensure!(ran.code == 0, "worker prepare: {}{}", ran.stdout, ran.stderr);
     Ok(())
 }
 

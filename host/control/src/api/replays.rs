@@ -109,6 +109,9 @@ pub struct FileView {
     /// Why it has no exit code of its own: `timeout`, `output-limit`, ….
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// More about the reason, for a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
     /// How long it took.
     pub duration_ms: u64,
     /// Its standard output.
@@ -326,6 +329,7 @@ mod tests {
                 exit: None,
                 signal: Some(9),
                 reason: Some("timeout".into()),
+                detail: None,
                 duration_ms: 5,
                 stdout: StreamView { bytes: 1, sha256: "s".into() },
                 stderr: StreamView::default(),

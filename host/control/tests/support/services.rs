@@ -32,6 +32,7 @@ fn file(name: &str) -> FileView {
         exit: Some(0),
         signal: None,
         reason: None,
+        detail: None,
         duration_ms: 1,
         stdout: StreamView::default(),
         stderr: StreamView::default(),

@@ -4,6 +4,9 @@ use crate::error::CliError;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
+/// How long a client waits for a daemon that has begun and doesn't serve yet.
+const START: std::time::Duration = std::time::Duration::from_secs(20);
+
 /// Which of a root's tokens a question needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -113,6 +116,7 @@ pub fn locate(root: &Path, url: Option<&str>, role: Role) -> Result<Endpoint, Cl
         })?;
         return Ok(Endpoint { url: url.to_owned(), token, root: None });
     }
+    wait_for_start(root);
     let daemon: DaemonFile = read_json(&daemon_file(root), root)?;
     // Its address may be somebody else's by now, who must not be shown a token.
     let alive = rustix::process::Pid::from_raw(daemon.pid)
@@ -136,6 +140,17 @@ pub fn locate(root: &Path, url: Option<&str>, role: Role) -> Result<Endpoint, Cl
         }
     };
     Ok(Endpoint { url: daemon.url, token, root: Some(root.to_owned()) })
+}
+
+/// Waits a little for a daemon that is just starting: `warmhold serve &` and the next command are often one paste.
+fn wait_for_start(root: &Path) {
+    let began = std::time::Instant::now();
+    while !daemon_file(root).exists()
+        && warmhold_replay::living(root).iter().any(String::is_empty)
+        && began.elapsed() < START
+    {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
 }
 
 #[derive(Deserialize)]

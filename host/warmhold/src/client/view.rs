@@ -33,6 +33,7 @@ pub struct File {
     pub exit: Option<i64>,
     pub signal: Option<i64>,
     pub reason: Option<String>,
+    pub detail: Option<String>,
     pub duration_ms: u64,
 }
 

@@ -199,7 +199,12 @@ pub(super) fn file_line(file: &view::File, paint: Paint) -> String {
     } else {
         (paint.red("FAIL"), format!("{}, ", file.ending()))
     };
-    format!("{mark}  {}  {}\n", harmless(&file.file), paint.dim(&format!("({ending}{})", span(file.duration_ms))))
+    let line =
+        format!("{mark}  {}  {}\n", harmless(&file.file), paint.dim(&format!("({ending}{})", span(file.duration_ms))));
+    match &file.detail {
+        Some(detail) => format!("{line}      {} {}\n", paint.dim("|"), harmless(detail)),
+        None => line,
+    }
 }
 
 /// The last lines: what came of it, where it ran and how far the tests were kept apart.
@@ -249,9 +254,19 @@ fn ending(replay: &view::Replay) -> Result<Exit, CliError> {
     let detail = replay.detail.as_deref().map(|detail| format!(": {}", harmless(detail))).unwrap_or_default();
     if replay.outcome.as_deref() != Some("observed") {
         let reason = reason.unwrap_or_else(|| harmless(&replay.state));
-        let error = CliError::no(&reason, format!("no result: {reason}{detail}"));
+        let error = CliError::no(&reason, format!("no result{detail}"));
         return Err(match reason.as_str() {
-            "no-candidate" => error.with_help(format!("warmhold worker prepare --cut {}", harmless(&replay.cut_sha))),
+            // The daemon's words for a cut without a worker; any other want of a candidate is the request's own.
+            "no-candidate" if detail.contains(" is prepared for cut ") => {
+                error.with_help(format!("warmhold worker prepare --cut {}", harmless(&replay.cut_sha)))
+            }
+            "no-candidate" => error.with_help("correct the request: files of the commit, relative to the repository"),
+            "lease-unavailable" => error.with_help(
+                "`warmhold worker list` shows who is free; wait, or fill places with `warmhold worker prepare`",
+            ),
+            "policy-failed" => {
+                error.with_help("`warmhold policy list` shows faults; `warmhold policy rollback SLOT` takes one back")
+            }
             _ => error.with_help(format!(
                 "run the tests in another way; `warmhold replays show {}` tells more",
                 harmless(&replay.id)

@@ -228,7 +228,9 @@ fn pods(table: &Table<'_, '_>, root: &Path) -> PathBuf {
     let mut beside = root.as_os_str().to_owned();
     beside.push("-pods");
     let beside = PathBuf::from(beside);
-    let Some(item) = table.text("pods", "the path of a folder") else { return beside };
+    let Some(item) = table.text("pods", "the path of a folder") else {
+        return if closed_parent(&beside).is_none() { beside } else { apart(root) };
+    };
     let pods = resolve(root, &item.value);
     if pods.starts_with(root) {
         table.walk.fault(
@@ -237,6 +239,33 @@ fn pods(table: &Table<'_, '_>, root: &Path) -> PathBuf {
             "lies inside the root, which nobody but the daemon may cross, so tests could not run there",
             format!("name a folder outside of it, such as {}", beside.display()),
         );
+    } else if let Some(parent) = closed_parent(&pods) {
+        table.walk.fault(
+            &item.key,
+            Some(&item.span),
+            format!("can't be reached by the tests' own users: {} isn't searchable by all", parent.display()),
+            format!("chmod o+x {}, or name a folder such as {}", parent.display(), apart(root).display()),
+        );
     }
     pods
+}
+
+/// The first folder above the pods that only some may cross. As root each request has a user of its own, who must get
+/// to its pod; else all is one user's, and nothing is in the way.
+fn closed_parent(pods: &Path) -> Option<PathBuf> {
+    use std::os::unix::fs::PermissionsExt as _;
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let closed = |path: &&Path| std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o001 == 0);
+    pods.ancestors().skip(1).find(closed).map(Path::to_owned)
+}
+
+/// A folder that everybody can get to, for a root that lies in somebody's closed home.
+fn apart(root: &Path) -> PathBuf {
+    use sha2::{Digest as _, Sha256};
+    use std::os::unix::ffi::OsStrExt as _;
+    let name: String =
+        Sha256::digest(root.as_os_str().as_bytes()).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    Path::new("/var/lib").join(format!("warmhold-pods-{name}"))
 }

@@ -39,6 +39,7 @@ pub(crate) fn run(args: &ServeArgs, root: &Path) -> Result<(), CliError> {
     let config = Config::load_with(root, &args.overrides()).map_err(|faults| {
         CliError::usage(faults.code(), faults.to_string()).with_help("correct the file, or try `warmhold doctor`")
     })?;
+    only_what_is_built(&config)?;
     logging::start();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -48,6 +49,21 @@ pub(crate) fn run(args: &ServeArgs, root: &Path) -> Result<(), CliError> {
     // What still blocks (a read that nobody waits for) must not keep the process.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     ended
+}
+
+/// Says at the start what this version can't do, rather than when somebody waits for it.
+fn only_what_is_built(config: &Config) -> Result<(), CliError> {
+    if let Some((name, _)) =
+        config.profiles.iter().find(|(_, profile)| profile.backend != crate::config::Backend::Local)
+    {
+        return Err(CliError::usage("no-such-backend", format!("profile {name}: this version has local pods alone"))
+            .with_help("set backend = \"local\", or take the profile out of warmhold.toml"));
+    }
+    if config.control.is_some() {
+        return Err(CliError::usage("no-such-control", "[control]: this version serves its own control plane alone")
+            .with_help("take [control] out of warmhold.toml"));
+    }
+    Ok(())
 }
 
 async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
@@ -68,18 +84,24 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
         }
         .map_err(|error| CliError::usage(error.code(), error.to_string()))?,
     );
+    // From here on clients wait for this daemon rather than saying that there is none.
+    let instance = Instance::begin(&config.root).map_err(|error| root_error(&config.root, &error))?;
     let slots = Arc::new(Slots::open(&config).await?);
     let ledger = open_ledger(&config, &slots, &primary).await?;
     let services = Arc::new(Services {
         root: config.root.clone(),
         machine: name.to_string(),
-        instance: Instance::begin(&config.root).map_err(|error| root_error(&config.root, &error))?,
+        instance,
         ledger: ledger.clone(),
         manifest: Arc::clone(&slots.manifest),
         replay: Arc::clone(&slots.replay),
         backends: backends(&config, &worker)?,
         profiles: profiles::profiles(&config, &worker, address),
         default_profile: config.default_profile().map(|profile| profile.name.clone()).unwrap_or_default(),
+        grants: {
+            let grant = config.grants.replay.clone();
+            Box::new(move |at, verb| grant.allows(&at.context, &at.namespace, verb))
+        },
         machine_caller: Tokens::machine(&name),
         tasks: TaskTracker::new(),
     });
@@ -90,13 +112,16 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
     let watch = tokio::spawn(warmhold_replay::watch(Arc::clone(&services), background.clone()));
     let files = tokio::spawn(background.clone().run_until_cancelled_owned(Arc::clone(&slots).watch(config.clone())));
     let driver = Driver::new(Arc::clone(&services));
+    let standing = Standing::new(Arc::clone(&services));
+    let keeping = warmhold_replay::keep_standing(standing.clone());
+    let keeper = tokio::spawn(background.clone().run_until_cancelled_owned(keeping));
     let control = Control::new(ControlOptions {
         ledger: ledger.clone(),
         tokens,
         primary,
         require_primary: config.daemon.require_primary,
         replays: Arc::new(driver.clone()),
-        workers: Arc::new(Standing::new(Arc::clone(&services))),
+        workers: Arc::new(standing),
         policies: Arc::clone(&slots) as _,
         limits: request_limits(&config),
     });
@@ -106,7 +131,7 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
         let _ = ended.await;
     }));
     let url = format!("http://{address}");
-    announce(&config.root, &url)?;
+    announce(&services, &url)?;
     println!("warmhold serves {} at {url}", config.root.display());
     stop.wait(args, &config, &slots).await;
     tracing::info!("told to stop: finishing what is in flight");
@@ -116,7 +141,7 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
     drop(end);
     let _ = serving.await;
     background.cancel();
-    let _ = tokio::join!(watch, files);
+    let _ = tokio::join!(watch, files, keeper);
     ledger.close().await;
     Ok(())
 }
@@ -189,33 +214,46 @@ fn backends(config: &Config, worker: &profiles::WorkerBinary) -> Result<BTreeMap
 }
 
 /// Writes where the clients of this root find the daemon that started last.
-fn announce(root: &Path, url: &str) -> Result<(), CliError> {
-    let file = daemon_file(root);
+fn announce(services: &Services, url: &str) -> Result<(), CliError> {
     let facts = DaemonFile {
         url: url.to_owned(),
         pid: i32::try_from(std::process::id()).unwrap_or(0),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let write = || -> std::io::Result<()> {
-        let text = serde_json::to_string(&facts)?;
-        let next = file.with_extension(format!("json.{}", std::process::id()));
-        let mut out = std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&next)?;
-        std::io::Write::write_all(&mut out, text.as_bytes())?;
-        std::fs::rename(&next, &file)
-    };
-    write().map_err(|error| root_error(root, &error))
+    let text = serde_json::to_string(&facts).unwrap_or_default();
+    services
+        .instance
+        .describe(&text)
+        .and_then(|()| write_daemon_file(&services.root, &text))
+        .map_err(|error| root_error(&services.root, &error))
 }
 
-/// Takes the file away again, if it is still this daemon's.
+fn write_daemon_file(root: &Path, text: &str) -> std::io::Result<()> {
+    let file = daemon_file(root);
+    let next = file.with_extension(format!("json.{}", std::process::id()));
+    let mut out = std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&next)?;
+    std::io::Write::write_all(&mut out, text.as_bytes())?;
+    std::fs::rename(&next, &file)
+}
+
+/// Takes the file away again, if it is still this daemon's; another one that lives on the root takes its place.
 fn retract(root: &Path, url: &str) {
     let file = daemon_file(root);
     let ours = std::fs::read(&file)
         .ok()
         .and_then(|text| serde_json::from_slice::<DaemonFile>(&text).ok())
         .is_some_and(|facts| facts.url == url);
-    if ours {
-        let _ = std::fs::remove_file(file);
+    if !ours {
+        return;
     }
+    let another = warmhold_replay::living(root)
+        .into_iter()
+        .find(|text| serde_json::from_str::<DaemonFile>(text).is_ok_and(|facts| facts.url != url));
+    // Best effort: clients look whether the process lives.
+    let _ = match another {
+        Some(text) => write_daemon_file(root, &text),
+        None => std::fs::remove_file(file),
+    };
 }
 
 /// The signals that a daemon hears.

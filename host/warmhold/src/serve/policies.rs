@@ -135,7 +135,12 @@ impl Slots {
                 tracing::error!(slot = slot.as_str(), %error, "the policy stays as it was");
             }
         }
-        tracing::info!("configuration and policies are read again");
+        if (&config.daemon, &config.profiles, &config.grants) != (&started.daemon, &started.profiles, &started.grants) {
+            tracing::warn!(
+                "[daemon], [profile] or [grants] changed: that takes effect when the daemon is started again"
+            );
+        }
+        tracing::info!("policies and their settings are read again");
     }
 
     /// Looks at watched files until it is dropped. A file that changes while it is looked at is left for the next look.

@@ -71,10 +71,8 @@ pub(super) fn profiles(
 
 fn convert(config: &Config, profile: &Profile, worker: &WorkerBinary, listen: SocketAddr) -> Option<replay::Profile> {
     let (context, namespace) = profile.target();
-    let Backend::Local = &profile.backend else {
-        tracing::warn!(profile = %profile.name, "this build has no backend for clusters: the profile isn't served");
-        return None;
-    };
+    // A cluster's profile never comes here: the start refuses it.
+    let Backend::Local = &profile.backend else { return None };
     let source = match &profile.source {
         Some(Source::Path(path)) => path.to_string_lossy().into_owned(),
         Some(Source::Url(url)) => url.clone(),
@@ -102,6 +100,7 @@ fn convert(config: &Config, profile: &Profile, worker: &WorkerBinary, listen: So
                 quota: tier.quota,
             })
             .collect(),
+        standing: profile.standing,
         host_probe: profile.host_probe.clone().unwrap_or_else(|| format!("http://{listen}/healthz")),
         prod_probe: profile.prod_probe.clone().unwrap_or_else(|| NO_ROUTE.to_owned()),
         ttl: profile.ttl,
