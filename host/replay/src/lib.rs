@@ -36,6 +36,7 @@ pub use git::{Git, GitError};
 pub use instance::{Instance, is_alive, living};
 pub use keeper::keep_standing;
 pub use key::source_key;
+pub use live::Running;
 pub use profile::{Profile, Tier};
 pub use service::Driver;
 pub use services::{Grants, Services};

@@ -3,12 +3,13 @@
 use crate::lease::Lease;
 use crate::record::{ReplayRecord, is_final};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::TaskTracker;
+use warmhold_control::ApiError;
 use warmhold_control::api::{HistoryEntry, ReplayEvent, ReplayState};
 
 /// Progress that a slow reader may fall behind by; everything that counts is in the result.
@@ -51,11 +52,73 @@ impl Leases {
     }
 }
 
+/// What is known of a replay's record.
+#[derive(Clone, Debug)]
+pub(crate) enum Admission {
+    /// It is being written.
+    Pending,
+    /// It is durable: the replay is this daemon's.
+    Kept,
+    /// There was one already: the replay is over, or another daemon's.
+    Elsewhere,
+    /// It couldn't be written: there is no such replay.
+    Failed(ApiError),
+}
+
+/// The replays that this daemon has in hand, by id.
+#[derive(Default)]
+pub struct Running {
+    table: Mutex<HashMap<String, Arc<Live>>>,
+    /// A record of this daemon may be left that no replay in the table answers for.
+    left: AtomicBool,
+}
+
+impl Running {
+    /// The replay with the record's id: a new one (true), or the one that is there. None when there are too many.
+    pub(crate) fn enter(&self, record: &ReplayRecord, limit: usize) -> Option<(Arc<Live>, bool)> {
+        let mut table = self.table.lock();
+        if let Some(live) = table.get(&record.id) {
+            return Some((Arc::clone(live), false));
+        }
+        if table.len() >= limit {
+            return None;
+        }
+        let live = Arc::new(Live::new(record.clone()));
+        table.insert(record.id.clone(), Arc::clone(&live));
+        Some((live, true))
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<Arc<Live>> {
+        self.table.lock().get(id).cloned()
+    }
+
+    pub(crate) fn remove(&self, id: &str) {
+        self.table.lock().remove(id);
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Live>> {
+        self.table.lock().values().cloned().collect()
+    }
+
+    /// Says that a record may be left; see [`Running::take_left`].
+    pub(crate) fn left_one(&self) {
+        self.left.store(true, Ordering::Release);
+    }
+
+    /// Whether a record may be left that nobody answers for; asked once each time.
+    pub(crate) fn take_left(&self) -> bool {
+        self.left.swap(false, Ordering::AcqRel)
+    }
+}
+
 /// See the module.
 pub(crate) struct Live {
     pub(crate) id: String,
     record: Mutex<ReplayRecord>,
     listeners: Mutex<Vec<mpsc::Sender<ReplayEvent>>>,
+    admission: watch::Sender<Admission>,
+    /// What the record says isn't durable yet.
+    pub(crate) unsaved: AtomicBool,
     /// Set once the caller has its answer: observed with `keep`, or final.
     answered: watch::Sender<bool>,
     pub(crate) leases: Leases,
@@ -75,6 +138,8 @@ impl Live {
             id: record.id.clone(),
             record: Mutex::new(record),
             listeners: Mutex::new(Vec::new()),
+            admission: watch::Sender::new(Admission::Pending),
+            unsaved: AtomicBool::new(false),
             answered: watch::Sender::new(false),
             leases: Leases::default(),
             tasks: TaskTracker::new(),
@@ -146,6 +211,32 @@ impl Live {
         }
         listeners.push(sender);
         receiver
+    }
+
+    /// What is known of the record by now.
+    pub(crate) fn admission(&self) -> Admission {
+        self.admission.borrow().clone()
+    }
+
+    /// Says what is known of the record; the first word counts.
+    pub(crate) fn admit(&self, admission: Admission) {
+        self.admission.send_if_modified(|known| {
+            let first = matches!(known, Admission::Pending);
+            if first {
+                *known = admission;
+            }
+            first
+        });
+    }
+
+    /// Waits until it is known.
+    pub(crate) async fn admitted(&self) -> Admission {
+        let mut admission = self.admission.subscribe();
+        match admission.wait_for(|admission| !matches!(admission, Admission::Pending)).await {
+            Ok(admission) => admission.clone(),
+            // The sender is in `self`.
+            Err(_) => Admission::Failed(ApiError::internal()),
+        }
     }
 
     /// Lets everyone who waits for the answer go.

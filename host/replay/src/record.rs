@@ -118,6 +118,8 @@ pub(crate) struct ReplayRecord {
 pub(crate) const REPLAYS: &str = "replay";
 /// The kind under which prepared workers are kept.
 pub(crate) const WORKERS: &str = "worker";
+/// The kind under which workers are remembered whose pod is gone: their rows stay in the ledger for good.
+pub(crate) const RETIRED: &str = "worker-retired";
 /// The kind under which pods that may never be used again are kept, by context, namespace, name and UID.
 pub(crate) const MARKS: &str = "pod-mark";
 

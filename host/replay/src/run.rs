@@ -248,7 +248,14 @@ pub(crate) async fn settle(
         save(services, live).await;
         return Ok(());
     }
+    let out = lease.inner.lock().await.stage == Stage::Quarantined;
     quarantined(services, live, &given, failure.clone()).await;
+    if !out {
+        return Err(ApiError::unavailable(
+            "quarantine-pending",
+            "the worker isn't given back; it is quarantined as soon as the ledger can be written",
+        ));
+    }
     match verdict {
         Settle::Quarantine { .. } => Ok(()),
         Settle::Finalize => Err(ApiError::conflict(
@@ -333,14 +340,29 @@ async fn quarantined(services: &Arc<Services>, live: &Arc<Live>, reason: &str, d
     save(services, live).await;
 }
 
-/// Makes the record durable. The answer waits for it: what a caller was told stays true.
+/// Makes the record durable. The answer waits for it, but not for ever: what can't be written now is written by
+/// [`save_until_kept`].
 async fn save(services: &Arc<Services>, live: &Live) {
+    live.unsaved.store(true, Ordering::Release);
     for _ in 0..SAVE_TRIES {
         match services.save_replay(live).await {
-            Ok(()) => return,
+            Ok(()) => return live.unsaved.store(false, Ordering::Release),
             Err(error) => tracing::warn!(replay = %live.id, %error, "a replay's record wasn't written"),
         }
         tokio::time::sleep(SAVE_AGAIN).await;
     }
-    tracing::error!(replay = %live.id, "a replay's record wasn't written; its next look shows an older state");
+}
+
+/// Goes on writing a record that couldn't be written, for as long as the daemon lives.
+pub(crate) async fn save_until_kept(services: &Arc<Services>, live: &Live, cut_short: &CancellationToken) {
+    while live.unsaved.load(Ordering::Acquire) {
+        match services.save_replay(live).await {
+            Ok(()) => live.unsaved.store(false, Ordering::Release),
+            Err(error) => tracing::warn!(replay = %live.id, %error, "a replay's record isn't written yet"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(SAVE_AGAIN) => {}
+            () = cut_short.cancelled() => return,
+        }
+    }
 }

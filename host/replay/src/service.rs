@@ -1,16 +1,14 @@
 //! Replays as callers ask for them: accepted once, driven in a task of their own, remembered.
 
 use crate::git::{Git, GitError};
-use crate::live::{Live, now_ms};
+use crate::live::{Admission, Live, now_ms};
 use crate::record::{PolicyTags, REPLAYS, ReplayRecord, WORKERS, WorkerRecord, WorkerState, is_final};
 use crate::run;
 use crate::services::Services;
 use crate::standing::unreadable;
 use crate::view::view;
 use async_trait::async_trait;
-use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -40,7 +38,6 @@ pub struct Driver {
 
 struct Shared {
     services: Arc<Services>,
-    running: Mutex<HashMap<String, Arc<Live>>>,
     stopping: CancellationToken,
     /// Fires when running replays must end now.
     cut_short: CancellationToken,
@@ -50,12 +47,7 @@ impl Driver {
     /// For these services.
     #[must_use]
     pub fn new(services: Arc<Services>) -> Self {
-        let shared = Shared {
-            services,
-            running: Mutex::default(),
-            stopping: CancellationToken::new(),
-            cut_short: CancellationToken::new(),
-        };
+        let shared = Shared { services, stopping: CancellationToken::new(), cut_short: CancellationToken::new() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -69,7 +61,25 @@ impl Driver {
             tracing::warn!("replays still run; what they hold is quarantined");
         }
         shared.cut_short.cancel();
-        shared.services.tasks.wait().await;
+        if tokio::time::timeout(DRAIN, shared.services.tasks.wait()).await.is_err() {
+            // A ledger that can't be written: the next start settles what is left.
+            tracing::warn!("not everything could be settled before the end");
+        }
+    }
+}
+
+/// A replay in the table of running ones: it leaves however its task ends.
+struct Entry {
+    services: Arc<Services>,
+    live: Arc<Live>,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.services.running.remove(&self.live.id);
+        // Only a task that failed leaves anybody waiting here.
+        self.live.admit(Admission::Failed(ApiError::internal()));
+        self.live.answer();
     }
 }
 
@@ -77,7 +87,7 @@ impl Shared {
     /// Waits until nothing executes.
     async fn idle(&self) {
         loop {
-            let busy = self.running.lock().values().any(|live| {
+            let busy = self.services.running.all().iter().any(|live| {
                 let state = live.record().state;
                 !is_final(state) && state != ReplayState::Observed
             });
@@ -88,26 +98,41 @@ impl Shared {
         }
     }
 
+    /// A replay that this daemon runs and whose record is kept.
     fn find(&self, id: &str) -> Option<Arc<Live>> {
-        self.running.lock().get(id).cloned()
+        self.services.running.get(id).filter(|live| matches!(live.admission(), Admission::Kept))
     }
 
-    /// Drives a replay to its end, in a task that no client's going away cancels.
-    fn launch(self: &Arc<Self>, live: Arc<Live>, caller: Caller) {
-        let driver = Arc::clone(self);
-        let tracker = self.services.tasks.clone();
-        tracker.spawn(async move {
-            run::drive(&driver.services, &live, &caller, &driver.cut_short).await;
-            live.answer();
-            driver.running.lock().remove(&live.id);
-            let services = Arc::clone(&driver.services);
-            let pruned = tokio::task::spawn_blocking(move || services.prune_results()).await;
-            if let Ok(Err(error)) = pruned
-                && error.kind() != std::io::ErrorKind::NotFound
-            {
-                tracing::warn!(%error, "old results can't be removed");
+    /// One replay, from its record to its end: a task of its own, which no client's going away cancels.
+    async fn live_through(self: Arc<Self>, live: Arc<Live>, caller: Caller) {
+        let entry = Entry { services: Arc::clone(&self.services), live: Arc::clone(&live) };
+        let record = live.record();
+        let body = serde_json::to_value(&record).unwrap_or_default();
+        let (saved, refusal) = tokio::join!(
+            self.services.ledger.put_record(REPLAYS, &record.id, Expect::Absent, body),
+            self.refusal(&record)
+        );
+        match saved {
+            Ok(_) => live.admit(Admission::Kept),
+            Err(ApplyError::Conflict { .. }) => return live.admit(Admission::Elsewhere),
+            Err(error) => {
+                if matches!(error, ApplyError::Uncertain(_)) {
+                    self.services.running.left_one();
+                }
+                return live.admit(Admission::Failed(apply_error(&error)));
             }
-        });
+        }
+        match refusal {
+            None => run::drive(&self.services, &live, &caller, &self.cut_short).await,
+            Some(why) => run::fall_back(&self.services, &live, "no-candidate", Some(why)).await,
+        }
+        live.answer();
+        run::save_until_kept(&self.services, &live, &self.cut_short).await;
+        drop(entry);
+        let pruned = self.services.prune().await;
+        if let Err(error) = pruned {
+            tracing::warn!(%error, "old results can't be removed");
+        }
     }
 
     async fn stored(&self, id: &str) -> Result<Option<ReplayRecord>, ApiError> {
@@ -123,8 +148,20 @@ impl Shared {
             .map_err(|error| unreadable(&error.to_string()))
     }
 
-    /// Answers with a replay that this daemon runs.
-    fn join(live: &Arc<Live>) -> ReplayRun {
+    /// Answers with a replay that this daemon has in hand, once it is known what it is.
+    async fn join(self: &Arc<Self>, live: &Arc<Live>, asked: &ReplayRecord) -> Result<ReplayRun, ApiError> {
+        match live.admitted().await {
+            Admission::Failed(error) => return Err(error),
+            Admission::Elsewhere => {
+                let Some(stored) = self.stored(&asked.id).await? else {
+                    return Err(ApiError::unavailable("ledger-changed", "the replay's record changed; ask again"));
+                };
+                same_request(&stored, asked)?;
+                return Ok(self.follow(stored));
+            }
+            Admission::Kept | Admission::Pending => {}
+        }
+        same_request(&live.record(), asked)?;
         let (sender, result) = oneshot::channel();
         let events = live.listen();
         let waiting = Arc::clone(live);
@@ -132,7 +169,7 @@ impl Shared {
             waiting.answered().await;
             let _ = sender.send(Ok(view(&waiting.record())));
         });
-        ReplayRun { id: live.id.clone(), events, result }
+        Ok(ReplayRun { id: live.id.clone(), events, result })
     }
 
     /// Answers with a replay that is over, or that another daemon on this root runs.
@@ -167,9 +204,9 @@ impl Shared {
     }
 
     /// What is wrong with a request before anything is contacted.
-    async fn refusal(&self, record: &ReplayRecord) -> Option<(String, Option<String>)> {
+    async fn refusal(&self, record: &ReplayRecord) -> Option<String> {
         if let Err(why) = crate::input::check(record, now_ms()) {
-            return Some((why, None));
+            return Some(why);
         }
         let source = self.services.profile(Some(&record.profile)).map(|(profile, _)| profile.source.clone())?;
         let git = Git::new(source.clone());
@@ -185,11 +222,10 @@ impl Shared {
                 if missing.is_empty() {
                     return None;
                 }
-                let why = match git.commit(&record.cut_sha).await {
+                Some(match git.commit(&record.cut_sha).await {
                     Err(GitError::UnknownCommit { .. }) => format!("{} is no commit of {source}", record.cut_sha),
                     _ => format!("commit {} has no file {}", record.cut_sha, missing.join(", ")),
-                };
-                Some((why, None))
+                })
             }
             // A source that can't be asked from here (another machine's) is judged in the pod.
             Err(error) => {
@@ -207,48 +243,19 @@ impl Replays for Driver {
             return Err(ApiError::unavailable("stopping", "this daemon is stopping").with_retry_after(5));
         }
         let record = new_record(&self.shared.services, caller, ask)?;
-        let live = {
-            let mut running = self.shared.running.lock();
-            if let Some(live) = running.get(&record.id) {
-                same_request(&live.record(), &record)?;
-                return Ok(Shared::join(live));
-            }
-            if running.len() >= MAX_RUNNING {
+        let live = match self.shared.services.running.enter(&record, MAX_RUNNING) {
+            None => {
                 return Err(ApiError::unavailable("too-many-replays", format!("{MAX_RUNNING} replays run already"))
                     .with_retry_after(5));
             }
-            let live = Arc::new(Live::new(record.clone()));
-            running.insert(live.id.clone(), Arc::clone(&live));
-            live
+            Some((live, false)) => live,
+            Some((live, true)) => {
+                let task = Arc::clone(&self.shared).live_through(Arc::clone(&live), caller.clone());
+                self.shared.services.tasks.spawn(task);
+                live
+            }
         };
-        let body = serde_json::to_value(&record).unwrap_or_default();
-        let (saved, refusal) = tokio::join!(
-            self.shared.services.ledger.put_record(REPLAYS, &record.id, Expect::Absent, body),
-            self.shared.refusal(&record)
-        );
-        if let Err(error) = saved {
-            self.shared.running.lock().remove(&record.id);
-            live.answer();
-            if !matches!(error, ApplyError::Conflict { .. }) {
-                return Err(apply_error(&error));
-            }
-            let Some(stored) = self.shared.stored(&record.id).await? else {
-                return Err(ApiError::unavailable("ledger-changed", "the replay's record changed; ask again"));
-            };
-            same_request(&stored, &record)?;
-            return Ok(self.shared.follow(stored));
-        }
-        let run = Shared::join(&live);
-        match refusal {
-            None => self.shared.launch(live, caller.clone()),
-            Some((why, detail)) => {
-                let detail = detail.map_or_else(|| why.clone(), |more| format!("{why}; {more}"));
-                run::fall_back(&self.shared.services, &live, "no-candidate", Some(detail)).await;
-                live.answer();
-                self.shared.running.lock().remove(&live.id);
-            }
-        }
-        Ok(run)
+        self.shared.join(&live, &record).await
     }
 
     async fn list(&self, before: Option<&str>, limit: usize) -> Result<Vec<ReplayView>, ApiError> {

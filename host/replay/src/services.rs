@@ -2,9 +2,9 @@
 
 use crate::instance::Instance;
 use crate::lease::{Lease, Proof, Stage};
-use crate::live::{Live, now_ms};
+use crate::live::{Live, Running, now_ms};
 use crate::profile::Profile;
-use crate::record::{MARKS, PodSpec, REPLAYS, WORKERS, WorkerRecord};
+use crate::record::{MARKS, PodSpec, REPLAYS, RETIRED, ReplayRecord, WORKERS, WorkerRecord, WorkerState, is_final};
 use crate::session::{CONTROL_LIMIT, ControlError};
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio_util::task::TaskTracker;
 use warmhold_ledger::{
@@ -24,6 +25,10 @@ use warmhold_pods::{Backend, Target};
 
 /// Results of this many replays are kept; older ones' streams and artifacts are removed.
 const KEPT_RESULTS: usize = 200;
+/// Records of this many replays that are over are kept; asking for an older one again runs it again.
+const KEPT_RECORDS: usize = 1000;
+/// Records are looked through after so many replays.
+const PRUNE_EVERY: u32 = 50;
 /// Between two tries of a quarantine that must happen.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -54,6 +59,10 @@ pub struct Services {
     pub grants: Grants,
     /// This machine as a caller: registers and sanitizes.
     pub machine_caller: Caller,
+    /// The replays that this daemon has in hand.
+    pub running: Running,
+    /// Replays since records were looked through.
+    pub since_pruned: AtomicU32,
     /// What still runs in the background; awaited when the daemon stops.
     pub tasks: TaskTracker,
 }
@@ -105,6 +114,17 @@ impl Services {
     pub(crate) async fn save_worker(&self, record: &WorkerRecord) -> Result<(), ApplyError> {
         let body = serde_json::to_value(record).unwrap_or_default();
         self.ledger.put_record(WORKERS, &record.worker_id, Expect::Any, body).await.map(drop)
+    }
+
+    /// Puts a worker's record away: its pod is gone. What is looked through for each replay stays as short as there are
+    /// workers.
+    pub(crate) async fn retire_worker(&self, record: &WorkerRecord) -> Result<(), String> {
+        let retired = WorkerRecord { state: WorkerState::Retired, ..record.clone() };
+        let body = serde_json::to_value(&retired).unwrap_or_default();
+        let id = &record.worker_id;
+        // In this order: a death in between leaves a record too many, never one too few.
+        self.ledger.put_record(RETIRED, id, Expect::Any, body).await.map_err(|error| error.to_string())?;
+        self.ledger.remove_record(WORKERS, id, Expect::Any).await.map_err(|error| error.to_string())
     }
 
     /// Writes a replay's record.
@@ -287,8 +307,29 @@ impl Services {
         self.root.join("replays")
     }
 
-    /// Removes the oldest results beyond what is kept.
-    pub(crate) fn prune_results(&self) -> io::Result<()> {
+    /// Removes the oldest results and the oldest records of replays that are over, beyond what is kept.
+    pub(crate) async fn prune(self: &Arc<Self>) -> Result<(), String> {
+        let services = Arc::clone(self);
+        let pruned = tokio::task::spawn_blocking(move || services.prune_results()).await;
+        match pruned.map_err(|error| error.to_string())? {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.to_string()),
+            _ => {}
+        }
+        // Reading all of them costs more than one too many: not after each replay.
+        if self.since_pruned.fetch_add(1, Ordering::Relaxed) % PRUNE_EVERY != PRUNE_EVERY - 1 {
+            return Ok(());
+        }
+        let mut over: Vec<ReplayRecord> = self.records(REPLAYS).await?;
+        over.retain(|replay| is_final(replay.state));
+        over.sort_by_key(|replay| replay.history.last().map_or(0, |entry| entry.at));
+        let surplus = over.len().saturating_sub(KEPT_RECORDS);
+        for replay in over.iter().take(surplus) {
+            self.ledger.remove_record(REPLAYS, &replay.id, Expect::Any).await.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn prune_results(&self) -> io::Result<()> {
         let mut folders = Vec::new();
         for entry in std::fs::read_dir(self.results())? {
             let entry = entry?;

@@ -27,7 +27,7 @@ pub async fn settle_dead(services: &Arc<Services>) -> Result<(), String> {
     let mut dead: HashSet<String> = HashSet::new();
     let mut faults = Vec::new();
     let mut is_dead = |id: &str| {
-        if id == services.instance.id() || lives.contains(id) {
+        if lives.contains(id) {
             return false;
         }
         if dead.contains(id) || !instance::is_alive(&services.root, id) {
@@ -38,9 +38,16 @@ pub async fn settle_dead(services: &Arc<Services>) -> Result<(), String> {
         false
     };
     let seen = dead_instances(&services.root);
+    let mine = services.instance.id();
     for replay in services.records::<ReplayRecord>(REPLAYS).await? {
+        let left = if replay.instance == mine {
+            // Written, though its write seemed to fail: nobody drives it.
+            services.running.get(&replay.id).is_none()
+        } else {
+            is_dead(&replay.instance)
+        };
         if !is_final(replay.state)
-            && is_dead(&replay.instance)
+            && left
             && let Err(error) = settle_replay(services, replay).await
         {
             faults.push(error);
@@ -48,6 +55,7 @@ pub async fn settle_dead(services: &Arc<Services>) -> Result<(), String> {
     }
     for worker in services.records::<WorkerRecord>(WORKERS).await? {
         if worker.state == WorkerState::Preparing
+            && worker.instance != mine
             && is_dead(&worker.instance)
             && let Err(error) = settle_preparation(services, &worker).await
         {
@@ -71,10 +79,14 @@ pub async fn watch(services: Arc<Services>, stop: CancellationToken) {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(EVERY) => {}
         }
-        if dead_instances(&services.root).is_empty() {
+        let left = services.running.take_left();
+        if !left && dead_instances(&services.root).is_empty() {
             continue;
         }
         if let Err(error) = settle_dead(&services).await {
+            if left {
+                services.running.left_one();
+            }
             tracing::warn!(%error, "what a dead daemon left isn't settled yet");
         }
     }

@@ -10,7 +10,7 @@ use crate::key::source_key;
 use crate::live::now_ms;
 use crate::policy_host::PolicyHost;
 use crate::profile::{Profile, Tier};
-use crate::record::{PodSpec, WORKERS, WorkerRecord, WorkerState};
+use crate::record::{PodSpec, RETIRED, WORKERS, WorkerRecord, WorkerState};
 use crate::services::Services;
 use crate::session::{ControlError, Purpose, Session, key_json, to_ledger_key, whole};
 use async_trait::async_trait;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use warmhold_control::ApiError;
 use warmhold_control::api::{PrepareAsk, Prepared, WorkerView, Workers};
-use warmhold_ledger::{ApplyError, Expect, Guard, Meant, Operation, Refusal, Row, Submission, WorkerDraft};
+use warmhold_ledger::{ApplyError, Guard, Meant, Operation, Refusal, Row, Submission, WorkerDraft};
 use warmhold_pods::{Backend, PodsError, Target};
 use warmhold_protocol::WorkerKey;
 
@@ -245,7 +245,10 @@ impl Standing {
             }
             let filling = Filling(self, name.clone());
             let pod = pods.iter().find(|pod| pod.pointer("/metadata/name").and_then(Value::as_str) == Some(&name));
-            let Some(pod) = pod else { return Ok((slot, filling)) };
+            let Some(pod) = pod else {
+                self.retire_gone(&name).await?;
+                return Ok((slot, filling));
+            };
             let uid = checks::uid(pod).unwrap_or_default().to_owned();
             match rows.iter().find(|row| Facts::of(row).pod_uid.as_deref() == Some(&uid)) {
                 None => taken.push(format!("{name} is a pod that no row of this machine knows: it is never removed")),
@@ -286,11 +289,30 @@ impl Standing {
 
     /// Removes a pod whose row says that it is used up.
     async fn retire(&self, backend: &Arc<dyn Backend>, at: &Target, name: &str, uid: &str) -> Result<(), String> {
-        backend.delete_pod(at, name, uid).await.map_err(|error| error.to_string())?;
+        match backend.delete_pod(at, name, uid).await {
+            // Another pod has the name by now: the one that was meant is gone.
+            Ok(()) | Err(PodsError::Conflict(_)) => {}
+            Err(error) => return Err(error.to_string()),
+        }
         for record in self.services.records::<WorkerRecord>(WORKERS).await? {
             if record.pod_uid.as_deref() == Some(uid) {
-                let retired = WorkerRecord { state: WorkerState::Retired, ..record };
-                self.services.save_worker(&retired).await.map_err(|error| error.to_string())?;
+                self.services.retire_worker(&record).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Retires workers of an empty slot: their pod is gone, however it went.
+    async fn retire_gone(&self, name: &str) -> Result<(), String> {
+        for record in self.services.records::<WorkerRecord>(WORKERS).await? {
+            if record.spec.name != name || record.state != WorkerState::Standing {
+                continue;
+            }
+            let meant = self.services.quarantine_worker(&record.worker_id, "pod-gone", Meant::Idle).await;
+            match meant {
+                Ok(()) => self.services.retire_worker(&record).await?,
+                // Leased: its replay finds out and settles it.
+                Err(error) => tracing::debug!(worker = %record.worker_id, %error, "its pod is gone; it is in use"),
             }
         }
         Ok(())
@@ -303,7 +325,10 @@ impl Standing {
         let id = id.to_owned();
         let record = self
             .services
-            .read(move |ledger| ledger.get_record(WORKERS, &id))
+            .read(move |ledger| match ledger.get_record(WORKERS, &id)? {
+                Some(record) => Ok(Some(record)),
+                None => ledger.get_record(RETIRED, &id),
+            })
             .await
             .map_err(|error| unreadable(&error))?;
         Ok(Some((row, record.and_then(|record| serde_json::from_value(record.body).ok()))))
@@ -368,9 +393,11 @@ impl Workers for Standing {
         let records = self.services.records::<WorkerRecord>(WORKERS).await.map_err(|error| unreadable(&error))?;
         let by_id: HashMap<&str, &WorkerRecord> =
             records.iter().map(|record| (record.worker_id.as_str(), record)).collect();
+        let retired = self.services.records::<WorkerRecord>(RETIRED).await.map_err(|error| unreadable(&error))?;
+        let retired: HashSet<&str> = retired.iter().map(|record| record.worker_id.as_str()).collect();
         Ok(rows
             .iter()
-            .filter(|row| by_id.get(row.name.as_str()).is_none_or(|record| record.state != WorkerState::Retired))
+            .filter(|row| !retired.contains(row.name.as_str()))
             .map(|row| view(row, by_id.get(row.name.as_str()).copied()))
             .collect())
     }
@@ -459,14 +486,7 @@ pub(crate) async fn abandon(
             .map_err(|error| error.to_string())?;
         backend.delete_pod(&at, &record.spec.name, &uid).await.map_err(|error| error.to_string())?;
     }
-    let retired = WorkerRecord { state: WorkerState::Retired, ..record.clone() };
-    let body = serde_json::to_value(&retired).unwrap_or_default();
-    services
-        .ledger
-        .put_record(WORKERS, &record.worker_id, Expect::Any, body)
-        .await
-        .map(drop)
-        .map_err(|error| error.to_string())
+    services.retire_worker(record).await
 }
 
 /// What a worker's row says in its attributes.

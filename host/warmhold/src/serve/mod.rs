@@ -103,6 +103,8 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
             Box::new(move |at, verb| grant.allows(&at.context, &at.namespace, verb))
         },
         machine_caller: Tokens::machine(&name),
+        running: warmhold_replay::Running::default(),
+        since_pruned: std::sync::atomic::AtomicU32::new(0),
         tasks: TaskTracker::new(),
     });
     if let Err(error) = warmhold_replay::settle_dead(&services).await {
