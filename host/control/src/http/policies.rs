@@ -15,9 +15,6 @@ pub(super) async fn list(exchange: &Exchange) -> Result<Answer, ApiError> {
 /// `POST /v1/policies/{slot}`.
 pub(super) async fn load(exchange: &mut Exchange, slot: PolicySlot) -> Result<Answer, ApiError> {
     let component = read_component(exchange).await?;
-    if component.is_empty() {
-        return Err(ApiError::bad_request("policy-empty", "the body must be a WebAssembly component; it is empty"));
-    }
     let policies = Arc::clone(&exchange.control.options.policies);
     // In a task of its own: a load either happens whole or not at all, whether the client waits or not.
     match tokio::spawn(async move { policies.load(slot, component).await }).await {
