@@ -184,7 +184,9 @@ fn shape(replay: &Value) {
 fn a_run_and_attempt_are_one_replay() -> Result<()> {
     let site = Site::for_test()?;
     let _daemon = site.serve()?;
-    let worker = text(&site.prepare(2)?[0]["workerId"]).to_owned();
+    site.prepare(2)?;
+    // Registered first, so listed first.
+    let worker = text(&site.workers()?[0]["workerId"]).to_owned();
     let used = || -> Result<u64> { site.workers()?.iter().map(|w| w["generation"].as_u64().context("none")).sum() };
 
     let ask = ["replay", "--json", "--run", "once", "tests/words.sh"];
