@@ -76,7 +76,9 @@ fn who_asks_again_gets_the_same_answer_however_many_ask_at_once_and_wherever() {
                     .map(|number| {
                         let url = if number % 2 == 0 { &first.url } else { &second.url };
                         let (body, token) = (&body, &token);
-                        scope.spawn(move || Client::new(url, token).request("POST", "/v1/replays", Some(body), &[]).unwrap())
+                        scope.spawn(move || {
+                            Client::new(url, token).request("POST", "/v1/replays", Some(body), &[]).unwrap()
+                        })
                     })
                     .collect();
                 asked.into_iter().map(|asked| asked.join().unwrap()).collect()

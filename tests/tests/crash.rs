@@ -103,7 +103,7 @@ fn killed_at_each_state() -> Result<()> {
     let other = other.json()?;
     assert!(pods.iter().any(|pod| pod["podUid"] == other["worker"]["podUid"]), "{other}");
     assert_eq!((other["passed"].as_bool(), &other["worker"]["generation"]), (Some(true), &json!(1)));
-    site.prepare(1)?;
+    site.prepare(2)?;
 
     // Observed, and waiting for its caller.
     let kept = site.run(&["replay", "--json", "--keep", "--run", "kept", "tests/words.sh"])?;
@@ -112,7 +112,7 @@ fn killed_at_each_state() -> Result<()> {
     house.settled("kept")?;
     let late = site.run(&["replays", "finalize", text(&kept.json()?["id"])])?;
     assert_eq!((late.code, late.stderr.contains("error[not-observed]")), (1, true), "{late:?}");
-    site.prepare(1)?;
+    site.prepare(2)?;
 
     // Leased: a replay policy that takes one and never answers.
     let policy = |name: &str| -> Result<String> { Ok(site.programs.policy(name)?.to_string_lossy().into_owned()) };
@@ -124,7 +124,7 @@ fn killed_at_each_state() -> Result<()> {
     house.settled("leased")?;
     let back = site.run(&["policy", "rollback", "replay"])?;
     assert_eq!(back.code, 0, "{back:?}");
-    site.prepare(1)?;
+    site.prepare(2)?;
 
     // Acquiring: nothing is held yet, so nothing is lost.
     let loaded = site.run(&["policy", "load", "lease", &policy("endless-loop")?])?;
@@ -275,10 +275,7 @@ fn killed_at_any_moment() -> Result<()> {
     let mut random = Random::new()?;
     for round in 0..3 {
         let daemon = site.serve()?;
-        let missing = 2 - idle(site)?;
-        if missing > 0 {
-            site.prepare(missing)?;
-        }
+        site.prepare(2)?;
         // Callers that replay, and some that settle by themselves, until their daemon is gone.
         let moment = Duration::from_millis(random.below(900));
         let told = std::thread::scope(|scope| -> Result<Vec<(String, String)>> {
@@ -343,10 +340,7 @@ fn killed_at_any_moment() -> Result<()> {
         assert_eq!(daemon.stop()?.code(), Some(0));
     }
     let daemon = site.serve()?;
-    let missing = 2 - idle(site)?;
-    if missing > 0 {
-        site.prepare(missing)?;
-    }
+    site.prepare(2)?;
     assert_eq!(site.run(&["replay", "tests/words.sh"])?.code, 0);
     assert_eq!(daemon.stop()?.code(), Some(0));
     Ok(())

@@ -262,10 +262,13 @@ fn slots_are_filled_again_and_foreign_pods_are_left_alone() -> Result<()> {
     let first = site.prepare(2)?;
     let [one, two] = [text(&first[0]["workerId"]), text(&first[1]["workerId"])];
 
-    let full = site.run(&["worker", "prepare", "--json"])?;
+    // What stands counts; more than the quota isn't to be had.
+    assert_eq!(site.prepare(2)?, first, "asked again it is so already");
+    let full = site.run(&["worker", "prepare", "--json", "--count", "3"])?;
     assert_eq!(full.code, 1, "{full:?}");
-    assert_eq!(full.json()?[0]["prepared"], false);
-    assert!(text(&full.json()?[0]["reason"]).contains("no slot"), "{full:?}");
+    let told: Vec<Value> = items(&full.json()?).iter().map(|worker| worker["prepared"].clone()).collect();
+    assert_eq!(told, [true, true, false]);
+    assert!(text(&full.json()?[2]["reason"]).contains("no slot"), "{full:?}");
 
     // An idle one too is taken out at once, and never comes back.
     let out = site.run(&["worker", "quarantine", one, "--reason", "looks odd"])?;
@@ -279,9 +282,10 @@ fn slots_are_filled_again_and_foreign_pods_are_left_alone() -> Result<()> {
     }
     let old = site.pod(text(&first[0]["pod"]));
     let (old_uid, old_process) = (old.read()?["metadata"]["uid"].clone(), old.container()?);
-    let again = site.prepare(1)?;
-    assert_eq!(again[0]["pod"], first[0]["pod"], "the slot of the one that is out");
-    assert_ne!(again[0]["workerId"], first[0]["workerId"], "an id is used once");
+    let again = site.prepare(2)?;
+    let filled =
+        again.iter().find(|worker| worker["pod"] == first[0]["pod"]).context("the slot of the one that is out")?;
+    assert_ne!(filled["workerId"], first[0]["workerId"], "an id is used once");
     assert_ne!(old.read()?["metadata"]["uid"], old_uid);
     assert!(!site.processes().contains(&old_process), "the old pod's process is gone");
     assert_eq!(site.run(&["replay", "tests/words.sh"])?.code, 0);
@@ -308,9 +312,9 @@ fn slots_are_filled_again_and_foreign_pods_are_left_alone() -> Result<()> {
         pod["metadata"]["uid"] = json!("5d0a2c6e-0000-4000-8000-000000000000");
     })?;
     let before = foreign.read()?;
-    let refused = site.run(&["worker", "prepare", "--json"])?;
+    let refused = site.run(&["worker", "prepare", "--json", "--count", "2"])?;
     assert_eq!(refused.code, 1, "{refused:?}");
-    assert!(text(&refused.json()?[0]["reason"]).contains("never removed"), "{refused:?}");
+    assert!(text(&refused.json()?[1]["reason"]).contains("never removed"), "{refused:?}");
     assert_eq!(foreign.read()?, before);
     Ok(())
 }
