@@ -10,12 +10,14 @@
 
 mod command;
 mod frame;
+mod name;
 mod verdict;
 
 pub use command::{
     Command, CommandError, Isolation, MAX_COMMAND_BYTES, Probes, Rule, WorkerKey, hex, read_command, write_command,
 };
 pub use frame::{Frame, FrameError, FrameReader, MAX_FRAME_BYTES, MAX_VERDICT_BYTES, Stream, write_frame};
+pub use name::{MAX_ARTIFACT_NAME_BYTES, is_artifact_name};
 pub use verdict::{
     ArtifactDigest, FileReason, FileResult, IsolationLevel, IsolationReport, Refusal, StreamDigest, Verdict,
 };

@@ -10,14 +10,14 @@ use std::io::{self, BufWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::Stdio;
-use warmhold_protocol::{ArtifactDigest, Frame, FrameReader, StreamDigest, hex, write_frame};
+use warmhold_protocol::{
+    ArtifactDigest, Frame, FrameReader, MAX_ARTIFACT_NAME_BYTES, StreamDigest, hex, is_artifact_name, write_frame,
+};
 
 /// The most artifacts of a request.
 pub(crate) const MOST: usize = 1000;
 /// The most bytes of all artifacts of a request.
 pub(crate) const MOST_BYTES: u64 = 64 * 1024 * 1024;
-/// Longer names are left out: the verdict repeats each.
-const MOST_NAME: usize = 512;
 const MOST_DEPTH: usize = 16;
 const CHUNK: usize = 256 * 1024;
 
@@ -70,7 +70,7 @@ fn pass_on(
         let size = bytes.len() as u64;
         let known = found.contains_key(suffix);
         // The helper holds these bounds too; it has just been another user's process, so this side looks again.
-        if *of != file || size > allowance.bytes || !(known || allowance.count > 0) || suffix.len() > MOST_NAME {
+        if *of != file || size > allowance.bytes || !(known || allowance.count > 0) || !is_artifact_name(suffix) {
             return Err("a helper sent more than it was allowed".to_owned());
         }
         allowance.bytes -= size;
@@ -128,7 +128,11 @@ impl Sender {
                 continue;
             };
             let suffix = if prefix.is_empty() { text.to_owned() } else { format!("{prefix}/{text}") };
-            if suffix.len() > MOST_NAME {
+            if suffix.len() <= MAX_ARTIFACT_NAME_BYTES && !is_artifact_name(&suffix) {
+                self.leave_out("the name has a control character or a backslash");
+                continue;
+            }
+            if suffix.len() > MAX_ARTIFACT_NAME_BYTES {
                 self.leave_out("the path is too long");
                 continue;
             }

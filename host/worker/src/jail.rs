@@ -5,7 +5,7 @@
 
 use crate::helper::{Action, Answer, Order};
 use crate::network;
-use crate::{artifacts, remove, sandbox, shared, sys};
+use crate::{artifacts, keyrings, remove, sandbox, shared, sys};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 use std::collections::BTreeMap;
@@ -68,6 +68,8 @@ fn obey(order: Order, channel: &File) -> Result<Answer, String> {
         linger(channel, &Answer::default())
     }
     become_user(uid)?;
+    // As the user already, or the keyring would be none of its own.
+    keyrings::fresh_session();
     let mut notes = Vec::new();
     if let Some(wanted) = &order.sandbox {
         // The check tells that there is none; the tests then run with what there is, and the verdict says so.
@@ -190,5 +192,7 @@ fn wipe(uid: Option<u32>, directories: &[PathBuf], shared: &[PathBuf]) -> Vec<St
         .filter_map(|directory| Some((directory, uid?)))
         .flat_map(|(directory, uid)| shared::owned(directory, uid))
         .filter_map(|path| remove::entry(&path).err());
-    own.chain(others).collect()
+    // Without a user of its own these are the worker's user's.
+    let keys = uid.map(keyrings::clear).unwrap_or_default();
+    own.chain(others).chain(keys).collect()
 }

@@ -8,12 +8,14 @@
 mod artifacts;
 mod check;
 mod clean;
+mod confine;
 mod data;
 mod execute;
 mod fetch;
 mod helper;
 mod identity;
 mod jail;
+mod keyrings;
 mod memory;
 mod network;
 mod output;

@@ -10,6 +10,11 @@ pub(crate) fn directories() -> Vec<PathBuf> {
     ["/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock"].map(PathBuf::from).to_vec()
 }
 
+/// Those of them that hold ordinary files; the other ones belong to a namespace of the request.
+pub(crate) fn files() -> impl Iterator<Item = PathBuf> {
+    directories().into_iter().filter(|directory| !directory.ends_with("mqueue"))
+}
+
 /// Entries of a directory that belong to a user.
 pub(crate) fn owned(directory: &Path, uid: u32) -> Vec<PathBuf> {
     let Ok(mut listing) = File::open(directory).map_err(drop).and_then(|file| Dir::new(file).map_err(drop)) else {

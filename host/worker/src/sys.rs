@@ -65,17 +65,42 @@ pub(crate) fn map_owners(mount: BorrowedFd<'_>, users: BorrowedFd<'_>) -> io::Re
         propagation: 0,
         userns_fd: u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?,
     };
-    // SAFETY: both descriptors live through the call, the path is empty and ends with a NUL, and the size is that of the
+    set_attributes(mount, &attributes, 0)
+}
+
+/// Sets and clears attributes (`MOUNT_ATTR_…`) of a mount; with `AT_RECURSIVE` in `flags`, of all below it too.
+///
+/// # Errors
+/// What the kernel answers: EINVAL where no mount begins, ENOSYS before Linux 5.12.
+pub(crate) fn mount_attributes(mount: BorrowedFd<'_>, set: u64, clear: u64, flags: libc::c_uint) -> io::Result<()> {
+    set_attributes(mount, &libc::mount_attr { attr_set: set, attr_clr: clear, propagation: 0, userns_fd: 0 }, flags)
+}
+
+fn set_attributes(mount: BorrowedFd<'_>, attributes: &libc::mount_attr, flags: libc::c_uint) -> io::Result<()> {
+    let flags = flags | libc::AT_EMPTY_PATH.unsigned_abs();
+    // SAFETY: the descriptors live through the call, the path is empty and ends with a NUL, and the size is that of the
     // structure, which the kernel only reads.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             mount.as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            &raw const attributes,
+            flags,
+            std::ptr::from_ref(attributes),
             size_of::<libc::mount_attr>(),
         )
     };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Calls `keyctl` with arguments that are numbers: no operation that takes a pointer may be asked for, other than with 0.
+///
+/// # Errors
+/// What the kernel answers.
+pub(crate) fn keyctl(operation: libc::c_int, first: libc::c_int, second: libc::c_int, third: usize) -> io::Result<i64> {
+    let (operation, first, second) =
+        (libc::c_long::from(operation), libc::c_long::from(first), libc::c_long::from(second));
+    // SAFETY: no memory is passed; a null pointer with a length of 0 is never written to.
+    let answer = unsafe { libc::syscall(libc::SYS_keyctl, operation, first, second, third, 0_usize) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }

@@ -1,10 +1,11 @@
 //! The private directories of a request and the tree that its tests see: the base tree under a layer of the request's
 //! own, so that what they write never reaches the base.
 
+use crate::confine;
 use crate::helper::{self, Action, Helper, Order};
 use crate::sys;
 use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
-use rustix::thread::UnshareFlags;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -13,9 +14,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 /// The directories that belong to the request's user.
 const OWN: [&str; 7] = ["state", "tmp", "config", "cache", "data", "runtime", "artifacts"];
+
+/// How long the overlay may stay in use after the last process was ended.
+const UNMOUNT_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Where a request lives.
 #[derive(Debug)]
@@ -52,7 +57,14 @@ impl Place {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(wrong(requests, error)),
             _ => {}
         }
-        crossing.create(&self.root).map_err(|error| wrong(&self.root, error))?;
+        DirBuilder::new().mode(0o700).create(&self.root).map_err(|error| wrong(&self.root, error))?;
+        if self.uid.is_some() {
+            // Other workers' tests run as other users on the same machine. The group lets this request's user cross, and
+            // nobody else; it isn't the owner, so that tests can't exchange what is in here.
+            lchown(&self.root, None, self.uid)
+                .and_then(|()| fs::set_permissions(&self.root, fs::Permissions::from_mode(0o710)))
+                .map_err(|error| wrong(&self.root, error))?;
+        }
         for path in OWN.map(|name| self.own(name)) {
             DirBuilder::new().mode(0o700).create(&path).map_err(|error| wrong(&path, error))?;
             self.give(&path).map_err(|error| wrong(&path, error))?;
@@ -99,8 +111,14 @@ impl Place {
 
     /// Lays an overlay over the base; whether it belongs to the request's user already.
     fn mount(&self, base: &Path, plain: bool) -> io::Result<bool> {
-        sys::unshare(UnshareFlags::NEWNS)?;
-        rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        let before = File::open("/proc/thread-self/ns/mnt")?;
+        own_mounts()?;
+        let confined = self.root.ancestors().nth(2).is_some_and(|data| confine::confine(data, base).is_ok());
+        if !confined {
+            // Half of it would be in the way; without it, what is left in shared places is looked for afterwards.
+            rustix::thread::move_into_link_name_space(before.as_fd(), Some(LinkNameSpaceType::Mount))?;
+            own_mounts()?;
+        }
         let (upper, work) = (self.own("upper"), self.own("work"));
         DirBuilder::new().mode(0o755).create(&upper)?;
         fs::set_permissions(&upper, fs::Permissions::from_mode(fs::metadata(base)?.mode() & 0o777))?;
@@ -133,8 +151,10 @@ impl Place {
             return Err(error.into());
         }
         // A second wall: where modes would let a test write to the base by its own path, the mount doesn't.
-        let _ = rustix::mount::mount_bind(base, base)
-            .and_then(|()| rustix::mount::mount_remount(base, MountFlags::BIND | MountFlags::RDONLY, c""));
+        if !confined {
+            let _ = rustix::mount::mount_bind(base, base)
+                .and_then(|()| rustix::mount::mount_remount(base, MountFlags::BIND | MountFlags::RDONLY, c""));
+        }
         Ok(mapped.is_some())
     }
 
@@ -192,7 +212,17 @@ impl Place {
             return Ok(());
         }
         let tree = self.tree();
-        let unmounted = rustix::mount::unmount(&tree, UnmountFlags::empty()).map_err(|error| {
+        let began = Instant::now();
+        let unmounted = loop {
+            match rustix::mount::unmount(&tree, UnmountFlags::empty()) {
+                // What held it may just have been ended: the kernel lets go of a dead process's files a little later.
+                Err(rustix::io::Errno::BUSY) if began.elapsed() < UNMOUNT_PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                unmounted => break unmounted,
+            }
+        };
+        let unmounted = unmounted.map_err(|error| {
             let _ = rustix::mount::unmount(&tree, UnmountFlags::DETACH);
             format!("the overlay {} is still in use: {error}", tree.display())
         });
@@ -200,6 +230,12 @@ impl Place {
         let _ = rustix::mount::unmount(self.own("base"), UnmountFlags::DETACH);
         unmounted
     }
+}
+
+/// Mounts of this thread's own.
+fn own_mounts() -> io::Result<()> {
+    sys::unshare(UnshareFlags::NEWNS)?;
+    Ok(rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?)
 }
 
 /// Overlay options are split at commas and colons.
@@ -251,6 +287,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::user::Powers;
 
     #[test]
     fn a_copy_keeps_modes_times_and_links() {
@@ -270,6 +307,36 @@ mod tests {
         let other = tempfile::tempdir().unwrap();
         assert!(copy(from.path(), other.path()).unwrap_err().contains("socket"));
         drop(socket);
+    }
+
+    #[test]
+    fn an_overlay_that_is_held_for_a_moment_longer_is_taken_away_all_the_same() {
+        if !Powers::own().namespaces {
+            eprintln!("left out: it needs a mount namespace");
+            return;
+        }
+        // The mounts of this test's other threads stay as they are.
+        let thread = std::thread::spawn(|| {
+            let (data, base) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            fs::write(base.path().join("file"), "x").unwrap();
+            let requests = data.path().join("requests");
+            let (place, made) = Place::make(&requests, 1, None, (base.path(), false), true);
+            made.unwrap();
+            if !place.overlay {
+                eprintln!("left out: no overlay can be had here");
+                return;
+            }
+            let held = File::open(place.tree().join("file")).unwrap();
+            let holder = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(50));
+                drop(held);
+            });
+            let unmounted = place.unmount();
+            holder.join().unwrap();
+            unmounted.unwrap();
+            assert!(!place.tree().join("file").exists());
+        });
+        thread.join().unwrap();
     }
 
     #[test]

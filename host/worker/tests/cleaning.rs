@@ -41,7 +41,7 @@ fn the_tree_can_be_written_and_the_base_stays() {
 fn a_large_tree_costs_nothing_until_it_is_written_to() {
     let pod = Pod::new();
     pod.file("large/file", "x");
-    let gate = pod.path().join("gate");
+    let gate = pod.data().join("gate");
     let script = format!(
         "echo x >> large/file; stat -c %u large; echo started; while ! [ -e {} ]; do sleep 0.05; done",
         gate.display()
@@ -171,7 +171,7 @@ fn a_base_tree_that_changed_is_unclean() {
 fn a_base_tree_that_somebody_else_changes_is_unclean() {
     let pod = Pod::new();
     pod.file("kept.txt", "old");
-    let gate = pod.path().join("gate");
+    let gate = pod.data().join("gate");
     pod.file("t.sh", &format!("echo started; while ! [ -e {} ]; do sleep 0.05; done", gate.display()));
     let mut running = pod.start(&pod.command(&["t.sh"]));
     running.until("started");

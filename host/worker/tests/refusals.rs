@@ -167,7 +167,7 @@ fn the_generation_is_on_disk_before_the_file_runs() {
 #[test]
 fn a_second_request_at_once_is_busy_and_the_first_one_goes_on() {
     let pod = Pod::new();
-    let gate = pod.path().join("gate");
+    let gate = pod.data().join("gate");
     pod.file("t.sh", &format!("echo started; while ! [ -e {} ]; do sleep 0.05; done", gate.display()));
     let mut first = pod.start(&pod.command(&["t.sh"]));
     first.until("started");

@@ -41,7 +41,9 @@ pub(crate) enum Power {
 }
 
 pub(crate) struct Pod {
-    dir: TempDir,
+    home: PathBuf,
+    /// Removed at the end; none where the test has made the place itself.
+    _dir: Option<TempDir>,
     pub(crate) uid: u32,
     pub(crate) power: Power,
     pub(crate) variables: Vec<(String, String)>,
@@ -61,7 +63,17 @@ impl Pod {
     pub(crate) fn with(power: Power) -> Self {
         let dir = tempfile::Builder::new().prefix("warmhold-worker-").tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
-        let pod = Self { dir, uid: fresh_uid(), power, variables: Vec::new() };
+        let home = dir.path().to_owned();
+        Self::make(home, Some(dir), power)
+    }
+
+    /// In a directory of the test's own, which exists.
+    pub(crate) fn at(home: &Path, power: Power) -> Self {
+        Self::make(home.to_owned(), None, power)
+    }
+
+    fn make(home: PathBuf, dir: Option<TempDir>, power: Power) -> Self {
+        let pod = Self { home, _dir: dir, uid: fresh_uid(), power, variables: Vec::new() };
         fs::create_dir(pod.repo()).unwrap();
         fs::create_dir(pod.data()).unwrap();
         if power == Power::User {
@@ -71,15 +83,15 @@ impl Pod {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.dir.path()
+        &self.home
     }
 
     pub(crate) fn repo(&self) -> PathBuf {
-        self.dir.path().join("repo")
+        self.home.join("repo")
     }
 
     pub(crate) fn data(&self) -> PathBuf {
-        self.dir.path().join("data")
+        self.home.join("data")
     }
 
     /// A file of the base tree.
@@ -155,7 +167,9 @@ impl Pod {
                 // The build's own directory may be closed to others.
                 let copy = self.path().join("warmhold-worker");
                 if !copy.exists() {
-                    fs::copy(worker, &copy).unwrap();
+                    // By another process: one that this one forks meanwhile would hold the file open for writing, and
+                    // the kernel starts no such file.
+                    assert!(Process::new("cp").arg(worker).arg(&copy).status().unwrap().success());
                 }
                 let mut process = Process::new(copy);
                 process.uid(self.uid + 1).gid(self.uid + 1);
