@@ -1,5 +1,7 @@
 //! Callers that go away, and callers that ask for the same at once.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::net::TcpStream;
