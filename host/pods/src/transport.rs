@@ -8,10 +8,10 @@ use crate::verify::{Arrived, verify};
 use crate::{ExecError, hex};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use warmhold_protocol::{Command, Frame, FrameReader, Stream, StreamDigest, Verdict};
+use warmhold_protocol::{Command, Frame, FrameReader, Stream, StreamDigest, Verdict, is_artifact_name};
 
 /// Frames are taken out after each piece of this size: taking one moves what is left in the buffer, which a flood of tiny
 /// frames in a large piece would make quadratic.
@@ -254,19 +254,8 @@ impl Incoming {
     }
 }
 
-/// A name that stays inside whatever directory it is joined to, however it is looked at later.
-fn plain(suffix: &str) -> bool {
-    !suffix.is_empty()
-        && suffix.len() <= 1024
-        && !suffix.contains(|c: char| c.is_control() || c == '\\')
-        && !suffix.ends_with('/')
-        && !suffix.contains("//")
-        && !suffix.split('/').any(|part| part == ".")
-        && Path::new(suffix).components().all(|part| matches!(part, Component::Normal(_)))
-}
-
 fn check_suffix(suffix: &str) -> Result<(), ExecError> {
-    if plain(suffix) {
+    if is_artifact_name(suffix) {
         return Ok(());
     }
     let shown: String = suffix.escape_debug().take(100).collect();

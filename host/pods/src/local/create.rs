@@ -2,6 +2,7 @@
 //! thread that holds the creation's own lock as long as it lives.
 
 use super::container::{Container, list};
+use super::kill::Scope;
 use super::place::{Lock, Place, folder_with, lock, open_mode, root};
 use super::process::{Identity, boot_id};
 use super::settle::{PATIENCE, limits};
@@ -113,7 +114,13 @@ fn fill(inner: &Inner, place: &Place, pod: &mut Value, local: &mut Local) -> Res
         local.request_uid = Some(uid.map_err(|error| PodsError::io("taking a user for the pod's requests", &error))?);
     }
     local.group = inner.group(&local.pod_uid);
+    // Before it is made: whoever finds this pod half made finds the group too.
     place.write_local(local)?;
+    let made = local.group.clone().and_then(|group| inner.make(group));
+    if made != local.group {
+        local.group = made;
+        place.write_local(local)?;
+    }
     place.write_pod(pod)?;
     Ok(creation)
 }
@@ -182,7 +189,9 @@ fn initialise(inner: &Inner, place: &Place, uid: &str) -> Result<(), PodsError> 
 fn fail(place: &Place, uid: &str, why: &str) -> Result<(), PodsError> {
     let _guard = place.lock()?;
     let Some((mut pod, local)) = open(place, uid)? else { return Ok(()) };
-    local.whole(place).kill(PATIENCE);
+    if let Err(left) = local.whole(place).kill(PATIENCE) {
+        tracing::warn!(pod = %place.name, %left, "what a failed creation left doesn't end");
+    }
     status::set_phase(&mut pod, "Failed", Some(("InitFailed", why)));
     status::touch(&mut pod);
     place.write_pod(&pod)
@@ -210,13 +219,8 @@ fn run_init(inner: &Inner, place: &Place, uid: &str, name: &str) -> Result<Optio
     let Some(spec) = spec else { return Ok(None) };
     let container = Container::read(&spec, &pod, place, &inner.programs)?;
     let (group, data_limit) = limits(&container, &local)?;
-    let program = Program {
-        argv: &container.argv,
-        env: &container.env,
-        cwd: &container.cwd,
-        cgroup: group.as_ref().map(|group| &group.path),
-        data_limit,
-    };
+    let program =
+        Program { argv: &container.argv, env: &container.env, cwd: &container.cwd, cgroup: group.as_ref(), data_limit };
     let log = File::create(place.log(name)).map_err(failed)?;
     let (reader, writer) = io::pipe().map_err(failed)?;
     let mut command = spawn::command(&program).map_err(failed)?;
@@ -245,19 +249,22 @@ fn run_init(inner: &Inner, place: &Place, uid: &str, name: &str) -> Result<Optio
         }
     };
     let exit = wait(&mut child, limit).map_err(failed)?;
-    {
+    let ended = {
         // Whatever it left in the background ends with it; no other container of the pod runs yet. Under the lock, and
         // only while the pod is this one: else it was removed, everything of it has ended, and a new pod may have its
         // directory and its user.
         let _guard = place.lock()?;
-        if open(place, uid)?.is_some() {
-            local.whole(place).kill(PATIENCE);
+        match open(place, uid)? {
+            Some(_) => Scope { group: local.container_group(name), ..local.whole(place) }.kill(PATIENCE).map(drop),
+            None => Ok(()),
         }
-    }
+    };
     if exit.is_none() {
         let _ = child.kill();
         let _ = child.wait();
     }
+    // Only when all is over: what doesn't end may hold the output open for ever.
+    ended.map_err(|left| PodsError::TimedOut(format!("what it left doesn't end: {left}")))?;
     let tail = output.join().unwrap_or_default();
     match exit {
         Some(exit) => Ok(Some(Ended { exit: exit.into(), tail })),

@@ -128,16 +128,13 @@ struct Remains {
 impl Remains {
     /// Ends everything of the request. `own` is its first process, where it still runs: that one isn't worth a word.
     fn sweep(&self, own: Option<u32>) -> String {
-        // The control group is the whole proof where there is one: nothing of a pod can leave it. The other marks are
-        // looked at only when something is there, or when there is no group.
-        let text = match &self.scope.group {
-            Some(group) if group.processes().is_empty() && own.is_none() => String::new(),
+        // The control group is the whole proof where there is one: nothing of a pod can leave it, and it can't be removed
+        // while anything runs in it. The other marks are looked at only when something is there, or when there is no
+        // group.
+        match &self.scope.group {
+            Some(group) if own.is_none() && group.remove() => String::new(),
             _ => self.end_all(own),
-        };
-        if let Some(group) = &self.scope.group {
-            group.remove();
         }
-        text
     }
 
     fn end_all(&self, own: Option<u32>) -> String {
@@ -151,15 +148,17 @@ impl Remains {
         } else {
             Scope { roots: self.scope.roots.clone(), group: self.scope.group.clone(), ..Scope::default() }
         };
-        let found = scope.find();
-        let left = if found.is_empty() { Vec::new() } else { scope.kill(PATIENCE) };
-        if !left.is_empty() {
-            return format!("these processes of the request {STUCK}: {}", describe(&left));
+        match scope.kill(PATIENCE) {
+            Err(left) => format!("these processes of the request {STUCK}: {left}"),
+            Ok(_) if own.is_some() => String::new(),
+            Ok(found) if !found.is_empty() => {
+                format!("processes of the request were left, and were killed: {}", describe(&found))
+            }
+            Ok(_) if scope.group.is_some() && ours => {
+                "processes of the request were left, too fast to be listed, and were killed".to_owned()
+            }
+            Ok(_) => String::new(),
         }
-        if found.is_empty() || own.is_some() {
-            return String::new();
-        }
-        format!("processes of the request were left, and were killed: {}", describe(&found))
     }
 }
 
@@ -224,13 +223,7 @@ fn start(inner: &Inner, request: &ExecRequest) -> Result<Running, ExecError> {
         .map_err(|error| ExecError::Failed(format!("a control group for the request: {error}")))?;
     scope.group = group.clone();
     let argv = container.program(&request.argv);
-    let program = Program {
-        argv: &argv,
-        env: &container.env,
-        cwd: &container.cwd,
-        cgroup: group.as_ref().map(|group| &group.path),
-        data_limit,
-    };
+    let program = Program { argv: &argv, env: &container.env, cwd: &container.cwd, cgroup: group.as_ref(), data_limit };
     let spawned = spawn::command(&program).and_then(|mut command| {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         tokio::process::Command::from(command).spawn()
@@ -265,26 +258,19 @@ fn turn(place: &Place) -> Result<Lock, ExecError> {
 
 /// Nobody runs a request here now; what an earlier one left (its daemon was killed) ends before the next one starts.
 fn clear(place: &Place, parent: Option<&Group>, scope: &Scope) -> Result<(), ExecError> {
-    let left = match parent {
+    let scopes = match parent {
         Some(parent) => {
-            let old = parent.children("request-");
-            let mut left = Vec::new();
-            for group in old {
-                left.extend(Scope { group: Some(group.clone()), ..scope.clone() }.kill(PATIENCE));
-                group.remove();
-            }
-            left
+            let old = parent.children("request-").into_iter();
+            old.map(|group| Scope { group: Some(group), ..scope.clone() }).collect()
         }
-        None => scope.kill(PATIENCE),
+        None => vec![scope.clone()],
     };
-    if left.is_empty() {
-        return Ok(());
+    for scope in scopes {
+        scope.kill(PATIENCE).map_err(|left| {
+            ExecError::Failed(format!("an earlier request's processes in the pod `{}` don't end: {left}", place.name))
+        })?;
     }
-    Err(ExecError::Failed(format!(
-        "an earlier request's processes in the pod `{}` don't end: {}",
-        place.name,
-        describe(&left)
-    )))
+    Ok(())
 }
 
 /// Sends the command and takes in the reply. Standard input stays open until the reply is complete: its end would tell

@@ -197,13 +197,20 @@ impl Inner {
         found
     }
 
-    /// A control group for a pod; none where there are none.
+    /// The control group that a pod is to have, not made yet; none where there are none.
     fn group(&self, pod_uid: &str) -> Option<cgroup::Group> {
-        let group = self.control_groups.then(|| cgroup::Group::below_own(&format!("warmhold-pod-{pod_uid}")))??;
+        self.control_groups.then(|| cgroup::Group::below_own(&format!("warmhold-pod-{pod_uid}")))?
+    }
+
+    /// Makes it; none where that fails.
+    fn make(&self, group: cgroup::Group) -> Option<cgroup::Group> {
+        let group =
+            group.made().inspect_err(|error| tracing::debug!(%error, "a pod's control group can't be made")).ok()?;
         if group.v2 && !group.delegates_memory() {
             // It marks the pod's processes all the same; memory is limited for each process then.
             tracing::debug!(group = %group.path.display(), "the control group can't limit memory");
         }
+        group.limit_processes();
         Some(group)
     }
 

@@ -4,7 +4,7 @@
 use super::place::Place;
 use super::settle::PATIENCE;
 use super::state::Local;
-use super::{Inner, expect_uid, kill, status, time};
+use super::{Inner, expect_uid, status, time};
 use crate::PodsError;
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::{Value, json};
@@ -24,7 +24,8 @@ impl Inner {
         let _lock = place.lock()?;
         let local = place.read_local()?;
         match place.read_pod() {
-            Ok(None) => return self.discard(place, local.as_ref()),
+            // Its file may have been taken away by hand, with everything still running.
+            Ok(None) => {}
             Ok(Some(mut pod)) => {
                 expect_uid(&pod, place, expected)?;
                 if let Some(object) = pod.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -52,24 +53,30 @@ impl Inner {
 
     /// Ends everything of the pod and removes it. Called under the lock.
     pub(super) fn finish_deletion(&self, place: &Place, local: &Local) -> Result<(), PodsError> {
-        let left = local.whole(place).kill(PATIENCE);
+        let ended = local.whole(place).kill(PATIENCE);
         self.reap(None);
-        if !left.is_empty() {
-            return Err(PodsError::TimedOut(format!(
-                "the pod `{}` is half removed: these processes don't end: {}",
-                place.name,
-                kill::describe(&left)
-            )));
+        match ended {
+            Ok(_) => self.discard(place, Some(local)),
+            // It keeps its name and its user: the next look goes on.
+            Err(left) => Err(PodsError::TimedOut(format!(
+                "the pod `{}` is half removed: these processes don't end: {left}",
+                place.name
+            ))),
         }
-        self.discard(place, Some(local))
     }
 
     /// Removes a directory in which nothing runs.
     pub(super) fn discard(&self, place: &Place, local: Option<&Local>) -> Result<(), PodsError> {
-        unmount_below(&place.directory);
-        if let Some(group) = local.and_then(|local| local.group.as_ref()) {
-            group.remove();
+        if let Some(group) = local.and_then(|local| local.group.as_ref())
+            && !group.remove()
+        {
+            return Err(PodsError::TimedOut(format!(
+                "the pod `{}` is half removed: something runs in its control group {}",
+                place.name,
+                group.path.display()
+            )));
         }
+        unmount_below(&place.directory);
         let gone = place.namespace.join(format!("{GONE}{}-{}", place.name, uuid::Uuid::new_v4().simple()));
         match fs::rename(&place.directory, &gone) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

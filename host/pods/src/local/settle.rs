@@ -1,7 +1,7 @@
 //! Looking at a pod: what has happened to its processes is written into it first, and what was interrupted is finished.
 
 use super::container::{Container, list};
-use super::kill::Scope;
+use super::kill::{Left, Scope};
 use super::place::{Place, is_locked};
 use super::process::{Identity, boot_id};
 use super::spawn::{self, Program};
@@ -48,7 +48,10 @@ impl Inner {
             Some(pod) => pod,
             // A creator writes this file before it lets go of the lock, and starts nothing before.
             None => {
-                self.discard(place, local.as_ref())?;
+                match &local {
+                    Some(local) => self.finish_deletion(place, local)?,
+                    None => self.discard(place, None)?,
+                }
                 return Ok(None);
             }
         };
@@ -70,9 +73,8 @@ impl Inner {
 
     /// Whoever made the pod is gone before it was complete.
     fn interrupted(&self, place: &Place, mut pod: Value, local: &Local) -> Result<Value, PodsError> {
-        let left = local.whole(place).kill(PATIENCE);
-        if !left.is_empty() {
-            tracing::warn!(pod = %place.name, left = %super::kill::describe(&left), "init processes that won't die");
+        if let Err(left) = local.whole(place).kill(PATIENCE) {
+            tracing::warn!(pod = %place.name, %left, "init processes that won't die");
         }
         let message = "its creation was interrupted; remove the worker and prepare it again";
         status::set_phase(&mut pod, "Failed", Some(("Interrupted", message)));
@@ -88,13 +90,20 @@ impl Inner {
             .filter(|name| !runs(&pod, local, name))
             .map(str::to_owned)
             .collect();
+        let stuck = |left: Left| {
+            PodsError::TimedOut(format!(
+                "a container of the pod `{}` ended, and what it left doesn't end: {left}",
+                place.name
+            ))
+        };
         // What the last process left would reach into the container's next life.
         if names.len() == list(&pod, "containers").count() {
-            local.whole(place).kill(PATIENCE);
+            local.whole(place).kill(PATIENCE).map_err(stuck)?;
         } else {
             for name in &names {
                 let roots = local.processes.get(name).cloned().into_iter().collect();
-                Scope { roots, group: local.container_group(name), ..Scope::default() }.kill(PATIENCE);
+                let scope = Scope { roots, group: local.container_group(name), ..Scope::default() };
+                scope.kill(PATIENCE).map_err(stuck)?;
             }
         }
         for name in &names {
@@ -132,7 +141,7 @@ impl Inner {
             local.group = None;
         }
         if local.group.as_ref().is_none_or(|group| !group.path.is_dir()) {
-            local.group = self.group(&local.pod_uid);
+            local.group = self.group(&local.pod_uid).and_then(|group| self.make(group));
         }
     }
 
@@ -183,7 +192,7 @@ impl Inner {
             argv: &container.argv,
             env: &container.env,
             cwd: &container.cwd,
-            cgroup: group.as_ref().map(|group| &group.path),
+            cgroup: group.as_ref(),
             data_limit,
         };
         let what = || format!("starting the container `{}`", container.name);

@@ -6,12 +6,13 @@
               standard library offers only `pre_exec` for that"
 )]
 
+use super::cgroup::Group;
 use rustix::process::{Resource, Rlimit, setrlimit, setsid};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// What is started.
@@ -20,8 +21,8 @@ pub(crate) struct Program<'a> {
     /// The whole environment.
     pub(crate) env: &'a [(String, String)],
     pub(crate) cwd: &'a Path,
-    /// A directory of a control group that it joins.
-    pub(crate) cgroup: Option<&'a PathBuf>,
+    /// A control group that it joins.
+    pub(crate) cgroup: Option<&'a Group>,
     /// A limit on its data segment, for want of a control group that limits memory.
     pub(crate) data_limit: Option<u64>,
 }
@@ -35,10 +36,11 @@ pub(crate) fn command(program: &Program<'_>) -> io::Result<Command> {
         program.argv.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty argv"))?;
     let mut command = Command::new(first);
     command.args(rest).env_clear().envs(program.env.iter().map(|(key, value)| (key, value))).current_dir(program.cwd);
-    let group: Option<File> = match program.cgroup {
-        Some(path) => Some(OpenOptions::new().write(true).open(path.join("cgroup.procs"))?),
-        None => None,
-    };
+    let groups: Vec<File> = program
+        .cgroup
+        .map(|group| group.paths().map(joining).collect::<io::Result<_>>())
+        .transpose()?
+        .unwrap_or_default();
     let data_limit = program.data_limit;
     let highest = highest_descriptor();
     // SAFETY: the closure runs between fork and exec of a process that may have other threads. It allocates nothing and
@@ -47,8 +49,8 @@ pub(crate) fn command(program: &Program<'_>) -> io::Result<Command> {
     unsafe {
         command.pre_exec(move || {
             setsid()?;
-            if let Some(group) = &group {
-                // 0 is the writer itself, in both versions of control groups.
+            for group in &groups {
+                // 0 is the writer itself, in both versions of control groups. After fork it has one thread.
                 rustix::io::write(group.as_fd(), b"0")?;
             }
             if let Some(limit) = data_limit {
@@ -63,6 +65,16 @@ pub(crate) fn command(program: &Program<'_>) -> io::Result<Command> {
         });
     }
     Ok(command)
+}
+
+/// The file through which a process joins a group. Version 1 can move single threads: that is the whole of a process that
+/// has just been forked, and spares it a grace period of the kernel's (12 ms), for which moving a process waits.
+fn joining(group: &Path) -> io::Result<File> {
+    let open = |name: &str| OpenOptions::new().write(true).open(group.join(name));
+    match open("tasks") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open("cgroup.procs"),
+        opened => opened,
+    }
 }
 
 /// The highest descriptor that is open now. What others open after this is closed on exec by the standard library.

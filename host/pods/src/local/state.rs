@@ -3,7 +3,7 @@
 use super::cgroup::Group;
 use super::kill::Scope;
 use super::place::Place;
-use super::process::Identity;
+use super::process::{Identity, boot_id};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -32,7 +32,8 @@ impl Local {
         Scope {
             roots: self.processes.values().cloned().collect(),
             group: self.group.clone(),
-            uid: self.request_uid,
+            // After a reboot the user may be another pod's.
+            uid: self.request_uid.filter(|_| self.boot == boot_id()),
             directory: Some(place.directory.clone()),
             spare: Vec::new(),
         }
@@ -40,7 +41,6 @@ impl Local {
 
     /// The control group of one container.
     pub(crate) fn container_group(&self, container: &str) -> Option<Group> {
-        let group = self.group.as_ref()?;
-        Some(Group { path: group.path.join(container), v2: group.v2 })
+        self.group.as_ref().map(|group| group.below(container))
     }
 }
