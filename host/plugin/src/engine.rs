@@ -57,7 +57,7 @@ const FIBER_STACK: usize = 2 * 1024 * 1024;
 /// How an engine is made.
 #[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
-    /// Where compiled code is kept; `None` compiles anew each time.
+    /// Where compiled code is kept; `None`, or a folder that can't be used, compiles anew each time.
     pub cache_dir: Option<PathBuf>,
 }
 
@@ -67,14 +67,6 @@ pub enum EngineError {
     /// The engine refused its configuration, or the system refused the pool's address space.
     #[error("the policy engine can't start: {0}; if memory is limited (ulimit -v), lift the limit")]
     Engine(String),
-    /// The cache's directory can't be used.
-    #[error("the cache of compiled policies {path} can't be used: {error}")]
-    Cache {
-        /// The directory.
-        path: PathBuf,
-        /// Why not.
-        error: std::io::Error,
-    },
     /// No thread could be started.
     #[error("the policy engine's clock can't start: {0}")]
     Ticker(std::io::Error),
@@ -86,7 +78,6 @@ impl EngineError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Engine(_) => "policy-engine",
-            Self::Cache { .. } => "policy-cache",
             Self::Ticker(_) => "policy-ticker",
         }
     }
@@ -123,7 +114,7 @@ impl PolicyEngine {
     /// Makes an engine and starts its ticker. Takes about a millisecond.
     ///
     /// # Errors
-    /// When the system gives no address space, no thread, or no directory for the cache.
+    /// When the system gives no address space or no thread.
     pub fn new(options: &EngineOptions) -> Result<Self, EngineError> {
         let pagemap_scan = pagemap_scan();
         if let Err(reason) = pagemap_scan {
@@ -133,9 +124,12 @@ impl PolicyEngine {
         let engine = Engine::new(&config(pagemap_scan.is_ok())).map_err(engine_error)?;
         let cache = match &options.cache_dir {
             None => None,
-            Some(path) => {
-                Some(Cache::open(path, &engine).map_err(|error| EngineError::Cache { path: path.clone(), error })?)
-            }
+            // Without a cache everything is slower, and nothing else: no reason not to start.
+            Some(path) => Cache::open(path, &engine)
+                .inspect_err(|error| {
+                    tracing::warn!(path = %path.display(), %error, "the cache of compiled policies can't be used: policies are compiled at each start; make it a folder of the daemon's user");
+                })
+                .ok(),
         };
         let inner = Inner {
             lease: link::lease(&engine).map_err(engine_error)?,

@@ -45,9 +45,13 @@ pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Opens whatever it is without waiting for another end; without effect on regular files.
+const AT_ONCE: i32 = rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOCTTY).bits().cast_signed();
+
 /// Reads a file that nobody else may have written: ours, a regular one, not writable by others, at most `limit` bytes.
 pub(crate) fn read_private(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
+    // A pipe that nobody writes would hold the opening up for ever.
+    let file = OpenOptions::new().read(true).custom_flags(AT_ONCE).open(path)?;
     let found = file.metadata()?;
     let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, why.to_owned()));
     if !found.is_file() {
@@ -65,6 +69,28 @@ pub(crate) fn read_private(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(usize::try_from(found.len()).unwrap_or(0));
     file.take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// What tells one content of a file from the next when each is a new file: see [`replace`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// A file's stamp; `None` when there is none, or it can't be looked at.
+pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
+    let found = fs::metadata(path).ok()?;
+    Some(Stamp {
+        device: found.dev(),
+        inode: found.ino(),
+        size: found.size(),
+        modified: (found.mtime(), found.mtime_nsec()),
+        changed: (found.ctime(), found.ctime_nsec()),
+    })
 }
 
 /// Removes what writers that died left beside.
@@ -85,7 +111,13 @@ pub(crate) fn sweep(dir: &Path) {
 
 /// Takes the directory's lock for as long as the file lives. Processes that share a root take turns by it.
 pub(crate) fn lock(dir: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"))?;
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(AT_ONCE)
+        .open(dir.join("lock"))?;
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
     Ok(file)
 }

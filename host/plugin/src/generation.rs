@@ -4,6 +4,7 @@ use crate::fault::PolicyFault;
 use crate::limits::Limits;
 use crate::world::World;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -69,54 +70,68 @@ pub(crate) fn tag(name: &str, digest: &str, number: u64) -> Arc<str> {
 pub(crate) struct Record {
     calls: AtomicU64,
     faults: AtomicU64,
-    streak: Mutex<Streak>,
+    row: Mutex<Row>,
 }
 
-/// Faults in a row. A call that ends well counts as a success only when the next one begins: until then the host may
-/// still report that what it answered broke the fence, and a policy that answers every request with a violation would
-/// otherwise be a policy without a fault.
+/// Faults in a row, by exported function: a policy that fails every call of one function is not saved by the calls of
+/// another that go well.
+#[derive(Debug, Default)]
+struct Row {
+    streaks: BTreeMap<&'static str, Streak>,
+    /// The function that ended well last.
+    last: Option<&'static str>,
+    first: Option<String>,
+}
+
+/// Faults in a row of one function. A call that ends well counts as a success only when the function's next one begins:
+/// until then the host may still report that what it answered broke the fence, and a policy that answers every request
+/// with a violation would otherwise be a policy without a fault.
 #[derive(Debug, Default)]
 struct Streak {
     faults: u32,
     /// The last call ended well, and nobody has complained yet.
     provisional: bool,
-    first: Option<String>,
+}
+
+impl Streak {
+    /// Nobody complained about the last call, if it ended well.
+    fn settle(&mut self) {
+        if std::mem::take(&mut self.provisional) {
+            self.faults = 0;
+        }
+    }
 }
 
 impl Record {
-    pub(crate) fn begin(&self) {
+    pub(crate) fn begin(&self, function: &'static str) {
         self.calls.fetch_add(1, Relaxed);
-        let mut streak = self.streak.lock();
-        if std::mem::take(&mut streak.provisional) {
-            streak.faults = 0;
+        if let Some(streak) = self.row.lock().streaks.get_mut(function) {
+            streak.settle();
         }
     }
 
-    pub(crate) fn succeeded(&self) {
-        self.streak.lock().provisional = true;
+    pub(crate) fn succeeded(&self, function: &'static str) {
+        let mut row = self.row.lock();
+        row.last = Some(function);
+        row.streaks.entry(function).or_default().provisional = true;
     }
 
-    /// Counts a fault of a call; answers how many there were in a row.
-    pub(crate) fn faulted(&self, what: &str) -> u32 {
-        self.count(what, |streak| {
-            if std::mem::take(&mut streak.provisional) {
-                streak.faults = 0;
-            }
-        })
-    }
-
-    /// Counts what the host found wrong with an answer; answers how many faults there were in a row.
-    pub(crate) fn violated(&self, what: &str) -> u32 {
-        self.count(what, |streak| streak.provisional = false)
-    }
-
-    fn count(&self, what: &str, before: impl FnOnce(&mut Streak)) -> u32 {
+    /// Counts a fault of a call; answers how many there were in a row in this function.
+    pub(crate) fn faulted(&self, function: &'static str, what: &str) -> u32 {
         self.faults.fetch_add(1, Relaxed);
-        let mut streak = self.streak.lock();
-        before(&mut streak);
-        streak.faults = streak.faults.saturating_add(1);
-        streak.first.get_or_insert_with(|| what.to_owned());
-        streak.faults
+        let mut row = self.row.lock();
+        row.streaks.entry(function).or_default().settle();
+        row.count(function, what)
+    }
+
+    /// Counts what the host found wrong with the answer that ended well last; answers how many faults there were in a
+    /// row in the function that gave it.
+    pub(crate) fn violated(&self, what: &str) -> u32 {
+        self.faults.fetch_add(1, Relaxed);
+        let mut row = self.row.lock();
+        let function = row.last.unwrap_or_default();
+        row.streaks.entry(function).or_default().provisional = false;
+        row.count(function, what)
     }
 
     pub(crate) fn calls(&self) -> u64 {
@@ -128,7 +143,16 @@ impl Record {
     }
 
     pub(crate) fn first_fault(&self) -> Option<String> {
-        self.streak.lock().first.clone()
+        self.row.lock().first.clone()
+    }
+}
+
+impl Row {
+    fn count(&mut self, function: &'static str, what: &str) -> u32 {
+        self.first.get_or_insert_with(|| what.to_owned());
+        let streak = self.streaks.entry(function).or_default();
+        streak.faults = streak.faults.saturating_add(1);
+        streak.faults
     }
 }
 
@@ -148,13 +172,13 @@ mod tests {
     fn faults_in_a_row_are_counted_and_a_success_ends_the_row() {
         let record = Record::default();
         for expected in [1, 2] {
-            record.begin();
-            assert_eq!(record.faulted("a"), expected);
+            record.begin("f");
+            assert_eq!(record.faulted("f", "a"), expected);
         }
-        record.begin();
-        record.succeeded();
-        record.begin();
-        assert_eq!(record.faulted("b"), 1);
+        record.begin("f");
+        record.succeeded("f");
+        record.begin("f");
+        assert_eq!(record.faulted("f", "b"), 1);
         assert_eq!(record.first_fault().as_deref(), Some("a"));
         assert_eq!((record.calls(), record.faults()), (4, 3));
     }
@@ -163,8 +187,8 @@ mod tests {
     fn answers_that_break_the_fence_are_faults_in_a_row() {
         let record = Record::default();
         for expected in 1..=3 {
-            record.begin();
-            record.succeeded();
+            record.begin("f");
+            record.succeeded("f");
             assert_eq!(record.violated("forged"), expected);
         }
     }
@@ -172,15 +196,42 @@ mod tests {
     #[test]
     fn a_trap_and_a_violation_count_together() {
         let record = Record::default();
-        record.begin();
-        record.faulted("trap");
-        record.begin();
-        record.succeeded();
+        record.begin("f");
+        record.faulted("f", "trap");
+        record.begin("f");
+        record.succeeded("f");
         assert_eq!(record.violated("forged"), 2);
-        record.begin();
-        record.succeeded();
-        record.begin();
-        record.succeeded();
+        record.begin("f");
+        record.succeeded("f");
+        record.begin("f");
+        record.succeeded("f");
         assert_eq!(record.violated("forged"), 1);
+    }
+
+    #[test]
+    fn a_function_that_always_fails_is_not_saved_by_another_that_works() {
+        let record = Record::default();
+        for expected in 1..=3 {
+            record.begin("acquire");
+            assert_eq!(record.faulted("acquire", "trap"), expected);
+            record.begin("heartbeat");
+            record.succeeded("heartbeat");
+        }
+        record.begin("release");
+        assert_eq!(record.faulted("release", "trap"), 1, "each function has a row of its own");
+    }
+
+    #[test]
+    fn a_violation_counts_for_the_function_that_answered() {
+        let record = Record::default();
+        for expected in 1..=3 {
+            record.begin("heartbeat");
+            record.succeeded("heartbeat");
+            record.begin("acquire");
+            record.succeeded("acquire");
+            assert_eq!(record.violated("forged"), expected);
+        }
+        record.begin("heartbeat");
+        assert_eq!(record.faulted("heartbeat", "trap"), 1);
     }
 }

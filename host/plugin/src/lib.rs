@@ -16,9 +16,10 @@
 //!   the next call has another, so a trap poisons nobody.
 //! - A share of the pool that is full refuses at once ([`Cause::PoolFull`]): a world that waits (replays) can't starve
 //!   one that is waited for (decisions).
-//! - Faults in a row bring the last good generation back, in the end the built-in one.
+//! - Faults in a row of one exported function bring the last good generation back, in the end the built-in one.
+//! - A load through one process reaches the others on the same root by [`Slot::refresh`].
 //! - A load that is refused is a [`LoadError`] with what was expected, what was found, and what mends it.
-//! - A damaged or stale entry of the cache of compiled code is a miss.
+//! - A damaged or stale entry of the cache of compiled code is a miss, and so is a cache that can't be used.
 //! - After a replay call, whatever became of it, [`LeaseRegistry::unsettled`] names the leases that nobody settled.
 //!
 //! # Rejected

@@ -3,6 +3,11 @@
 //! A swap is one pointer store. Calls take the pointer when they begin and finish with what they took, so a load
 //! neither waits for them nor disturbs them. The built-in policy is always ready: when every other generation is bad, it
 //! serves.
+//!
+//! Going back, by an operator or by itself after faults, goes to what served before, never forward: what an operator
+//! rolled back from does not come back unless it is loaded again, and what had faults comes after what had none.
+//!
+//! Several processes may have a slot on one directory. What the directory says counts: [`Slot::refresh`] follows it.
 
 use crate::engine::{Inner, Place, PolicyEngine};
 use crate::fault::PolicyFault;
@@ -20,6 +25,8 @@ use std::io;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use wasmtime::component::Component;
 
 /// Settings of a policy that has none.
@@ -79,7 +86,7 @@ pub struct SlotOptions {
     pub settings: String,
     /// What each call may use.
     pub limits: Limits,
-    /// After how many faults in a row the last good generation comes back.
+    /// After how many faults in a row of one exported function the last good generation comes back.
     pub faults_to_roll_back: NonZeroU32,
 }
 
@@ -98,6 +105,8 @@ pub struct Slot<K: Kind> {
     notes: Mutex<Vec<String>>,
     /// One load at a time.
     loading: Mutex<()>,
+    /// The state says that another generation serves, but it was not ready when that was found out.
+    behind: AtomicBool,
 }
 
 impl<K: Kind> std::fmt::Debug for Slot<K> {
@@ -131,6 +140,8 @@ pub struct GenerationStatus {
     pub built_in: bool,
     /// Why it is bad.
     pub why: Option<String>,
+    /// An operator rolled back from it: it does not come back unless it is loaded again.
+    pub declined: bool,
     /// Calls since this process started.
     pub calls: u64,
     /// Faults since this process started.
@@ -230,6 +241,7 @@ impl<K: Kind> Slot<K> {
             faults_to_roll_back: faults_to_roll_back.get(),
             notes: Mutex::new(Vec::new()),
             loading: Mutex::new(()),
+            behind: AtomicBool::new(false),
         };
         slot.restore(&settings, &mut notes);
         *slot.notes.lock() = notes;
@@ -262,18 +274,19 @@ impl<K: Kind> Slot<K> {
             Err(error) => {
                 let why = format!("could not serve again after a restart: {error}");
                 notes.push(format!("{} {why}", tag(&entry.name, &entry.digest, entry.number)));
+                self.ready_next(entry.number, notes);
                 self.replace(&entry_tag(&entry), entry.number, &why, notes);
             }
         }
-        // What would come back is made ready now: it is wanted in the middle of a decision.
-        let next = self.state.lock().clone().successors(self.serving.load().number);
+        self.ready_next(self.serving.load().number, notes);
+    }
+
+    /// Makes ready what would follow this generation: it is wanted in the middle of a decision.
+    fn ready_next(&self, number: u64, notes: &mut Vec<String>) {
+        let next = self.state.lock().successors(number, self.built_in.number);
         for number in next {
-            let entry = self.state.lock().entry_mut(number).cloned();
-            if let Some(entry) = entry.filter(|entry| !entry.built_in) {
-                match self.revive(&entry) {
-                    Ok(_) => break,
-                    Err(error) => notes.push(format!("{} can't be rolled back to: {error}", entry_tag(&entry))),
-                }
+            if self.get(number, notes).is_some() {
+                break;
             }
         }
     }
@@ -288,19 +301,92 @@ impl<K: Kind> Slot<K> {
         self.store.component(&entry.digest, self.limits.component.get()).map_err(|error| storage(&error))
     }
 
+    /// A remembered generation that is ready under its own number.
+    fn is_ready(&self, entry: &Entry) -> Option<Arc<Generation<K::Program>>> {
+        // A state that somebody removed begins at one again: a number alone is not enough.
+        let same = |ready: &&Arc<Generation<K::Program>>| *ready.digest == *entry.digest;
+        self.ready.read().get(&entry.number).filter(same).cloned()
+    }
+
     /// A remembered generation, ready to serve under its own number.
     fn revive(&self, entry: &Entry) -> Result<Arc<Generation<K::Program>>, LoadError> {
-        if let Some(ready) = self.ready.read().get(&entry.number) {
-            return Ok(Arc::clone(ready));
+        if let Some(ready) = self.is_ready(entry) {
+            return Ok(ready);
         }
-        let bytes = self.bytes(entry)?;
-        let loaded = load::load::<K>(self.engine.inner(), &bytes, &entry.settings, &self.limits)?;
-        let revived = Arc::new(generation::<K>(loaded, &entry.settings, self.limits, entry.number, Origin::Loaded));
+        let (loaded, origin) = if entry.built_in && *self.built_in.digest == *entry.digest {
+            // The built-in component is not kept in the directory, but it is here, whatever its settings.
+            let loaded = loaded(&self.built_in);
+            load::accepts_settings::<K>(self.engine.inner(), &loaded, &entry.settings, &self.limits)?;
+            (loaded, Origin::BuiltIn)
+        } else {
+            let bytes = self.bytes(entry)?;
+            (load::load::<K>(self.engine.inner(), &bytes, &entry.settings, &self.limits)?, Origin::Loaded)
+        };
+        let revived = Arc::new(generation::<K>(loaded, &entry.settings, self.limits, entry.number, origin));
         self.ready.write().insert(entry.number, Arc::clone(&revived));
         Ok(revived)
     }
 
+    /// Looks whether another process changed the state since, and lets serve what it says. Answers whether another
+    /// generation serves now.
+    ///
+    /// Cheap when nothing changed: one look at a file. Otherwise it may compile; don't call it on a runtime's thread.
+    /// Every second is often enough.
+    ///
+    /// # Errors
+    /// When the state can't be read, or what it says can't serve here; what served goes on serving then, until the state
+    /// changes again.
+    pub fn refresh(&self) -> Result<bool, LoadError> {
+        if !self.behind.load(Acquire) && !self.store.changed() {
+            return Ok(false);
+        }
+        let _turn = self.loading.lock();
+        self.follow()
+    }
+
+    /// [`Slot::refresh`] for one that has the turn.
+    fn follow(&self) -> Result<bool, LoadError> {
+        if !self.behind.swap(false, AcqRel) && !self.store.changed() {
+            return Ok(false);
+        }
+        let entry = {
+            let mut state = self.state.lock();
+            let (now, (), note) =
+                self.store.change(self.built_in.number, |_| Ok(())).map_err(|error| storage(&error))?;
+            self.note(note.into_iter().collect());
+            *state = now;
+            state.serving().cloned()
+        };
+        let serving = self.serving.load_full();
+        let Some(entry) = entry.filter(|entry| !is(&serving, entry)) else { return Ok(false) };
+        let next = self.revive(&entry)?;
+        {
+            let state = self.state.lock();
+            if !state.serving().is_some_and(|entry| is(&next, entry)) {
+                // It failed, or was replaced, while it was made ready.
+                self.behind.store(true, Release);
+                return Ok(false);
+            }
+            self.serving.store(Arc::clone(&next));
+        }
+        tracing::info!(policy = %next.tag(), slot = K::WORLD.slot(), "another process changed it; serves now");
+        let mut notes = Vec::new();
+        self.ready_next(next.number, &mut notes);
+        self.note(notes);
+        Ok(true)
+    }
+
+    /// [`Slot::follow`], before something that matters more than its failure.
+    fn try_follow(&self) {
+        if let Err(error) = self.follow() {
+            self.note(vec![format!("what another process let serve can't serve here: {error}")]);
+        }
+    }
+
     /// Loads a policy and lets it serve. Calls in flight finish with the one they began with.
+    ///
+    /// What serves already, with the same settings, is answered as it is: no generation is made that would differ by its
+    /// number alone, and whose rollback would change nothing.
     ///
     /// Compiles on this thread; don't call it on a runtime's thread. Loads take turns.
     ///
@@ -308,6 +394,11 @@ impl<K: Kind> Slot<K> {
     /// Why it was refused; the one that served goes on serving.
     pub fn load(&self, bytes: &[u8], settings: &str) -> Result<Arc<Generation<K::Program>>, LoadError> {
         let _turn = self.loading.lock();
+        self.try_follow();
+        let serving = self.serving.load_full();
+        if *serving.settings == *settings && *serving.digest == *load::digest(bytes) {
+            return Ok(serving);
+        }
         self.install(bytes, settings)
     }
 
@@ -317,21 +408,13 @@ impl<K: Kind> Slot<K> {
     /// When the policy refuses them; it goes on with its own.
     pub fn reconfigure(&self, settings: &str) -> Result<Arc<Generation<K::Program>>, LoadError> {
         let _turn = self.loading.lock();
+        self.try_follow();
         let serving = self.serving.load_full();
         if &*serving.settings == settings {
             return Ok(serving);
         }
         if serving.origin == Origin::BuiltIn {
-            let loaded = load::Loaded {
-                about: About {
-                    name: serving.name.to_string(),
-                    version: serving.version.to_string(),
-                    summary: serving.summary.to_string(),
-                },
-                digest: serving.digest.to_string(),
-                wasi: false,
-                program: serving.program.clone(),
-            };
+            let loaded = loaded(&serving);
             load::accepts_settings::<K>(self.engine.inner(), &loaded, settings, &self.limits)?;
             return self.enrol(loaded, settings, Origin::BuiltIn, |_| Ok(()));
         }
@@ -359,6 +442,7 @@ impl<K: Kind> Slot<K> {
         let mut state = self.state.lock();
         let changed = self.store.change(self.built_in.number, |state| {
             keep(&self.store)?;
+            self.count_faults(state);
             let number = add(state, &loaded, settings, origin == Origin::BuiltIn);
             state.serve(number);
             Ok(number)
@@ -377,21 +461,35 @@ impl<K: Kind> Slot<K> {
         Ok(generation)
     }
 
-    /// Lets the generation before the one that serves serve again; the one that served is kept.
+    /// Lets serve what served before the one that serves. That one is kept, but does not come back by another rollback
+    /// or by itself: only when it is loaded again. Those that had faults come after those that had none, and the
+    /// built-in one is the end.
     ///
     /// # Errors
-    /// When there is no other good one, or it could not be written down.
+    /// When nothing good served before, or it could not be written down.
     pub fn rollback(&self) -> Result<Arc<Generation<K::Program>>, RollbackError> {
         let _turn = self.loading.lock();
+        self.try_follow();
         let serving = self.serving.load_full();
-        let mut candidates = self.state.lock().successors(serving.number);
+        let mut candidates = {
+            let mut state = self.state.lock();
+            self.count_faults(&mut state);
+            state.successors(serving.number, self.built_in.number)
+        };
         if serving.number != self.built_in.number && !candidates.contains(&self.built_in.number) {
             candidates.push(self.built_in.number);
         }
         let mut notes = Vec::new();
         for number in candidates {
             let Some(next) = self.get(number, &mut notes) else { continue };
-            let kept = self.point(&next, &mut notes, |state| state.serve(number));
+            let kept = self.point(&next, &mut notes, |state| {
+                self.count_faults(state);
+                if let Some(entry) = state.entry_mut(serving.number) {
+                    entry.declined = true;
+                }
+                state.serve(number);
+            });
+            self.ready_next(number, &mut notes);
             self.notes.lock().append(&mut notes);
             return match kept {
                 Ok(()) => Ok(next),
@@ -408,8 +506,8 @@ impl<K: Kind> Slot<K> {
 
     /// A generation by number, made ready if it has to be.
     fn get(&self, number: u64, notes: &mut Vec<String>) -> Option<Arc<Generation<K::Program>>> {
-        if let Some(ready) = self.ready.read().get(&number) {
-            return Some(Arc::clone(ready));
+        if number == self.built_in.number {
+            return Some(Arc::clone(&self.built_in));
         }
         let entry = self.state.lock().entry_mut(number).cloned()?;
         match self.revive(&entry) {
@@ -421,12 +519,23 @@ impl<K: Kind> Slot<K> {
         }
     }
 
-    /// Points to a generation and writes down that it serves. It serves even when that can't be written.
+    /// Writes down the faults that this process counted.
+    fn count_faults(&self, state: &mut State) {
+        let ready = self.ready.read();
+        for entry in &mut state.generations {
+            if let Some(ready) = ready.get(&entry.number).filter(|ready| is(ready, entry)) {
+                entry.faults = entry.faults.max(ready.record.faults());
+            }
+        }
+    }
+
+    /// Points to a generation and writes down that it serves. It serves even when that can't be written. `change` is
+    /// asked once more when that fails, for what this process remembers.
     fn point(
         &self,
         generation: &Arc<Generation<K::Program>>,
         notes: &mut Vec<String>,
-        change: impl FnOnce(&mut State),
+        change: impl Fn(&mut State),
     ) -> io::Result<()> {
         let mut state = self.state.lock();
         self.serving.store(Arc::clone(generation));
@@ -440,6 +549,7 @@ impl<K: Kind> Slot<K> {
                 Ok(())
             }
             Err(error) => {
+                change(&mut state);
                 notes.push(format!("that {} serves could not be written down: {error}", generation.tag()));
                 Err(error)
             }
@@ -447,27 +557,56 @@ impl<K: Kind> Slot<K> {
     }
 
     /// Takes a bad generation from its place. Only what is ready can follow: this may be in the middle of a decision.
+    /// When another process let something else serve meanwhile, that stays, and is followed.
     fn replace(&self, bad_tag: &str, bad: u64, why: &str, notes: &mut Vec<String>) {
-        let next = {
-            let (state, ready) = (self.state.lock(), self.ready.read());
-            let next = state.successors(bad).into_iter().find_map(|number| ready.get(&number).cloned());
-            next.unwrap_or_else(|| Arc::clone(&self.built_in))
-        };
-        let number = next.number;
-        tracing::error!(policy = bad_tag, next = %next.tag(), slot = K::WORLD.slot(), why, "a policy is taken from its place");
-        notes.push(format!("{bad_tag} was taken from its place ({why}); {} serves", next.tag()));
-        let _ = self.point(&next, notes, |state| {
+        let mut state = self.state.lock();
+        let ready = self.ready.read().clone();
+        let change = |state: &mut State| {
+            self.count_faults(state);
+            let mut next = state.successors(bad, self.built_in.number).into_iter();
+            let next = next.find(|number| ready.contains_key(number)).unwrap_or(self.built_in.number);
             if let Some(entry) = state.entry_mut(bad) {
                 entry.standing = Standing::Bad;
                 entry.why = Some(crate::call::cut(why, 600));
+                state.history.retain(|number| *number != bad);
             }
-            state.serve(number);
+            if state.serving().is_none() {
+                state.serve(next);
+            }
+        };
+        let written = self.store.change(self.built_in.number, |state| {
+            change(state);
+            Ok(())
         });
+        let failed = match written {
+            Ok((now, (), note)) => {
+                notes.extend(note);
+                *state = now;
+                None
+            }
+            Err(error) => {
+                change(&mut state);
+                Some(error)
+            }
+        };
+        let says = state.serving().cloned();
+        let next = says.as_ref().and_then(|entry| self.is_ready(entry));
+        // What is not ready is made so by the next refresh; meanwhile the built-in one serves.
+        self.behind.store(says.is_some() && next.is_none(), Release);
+        let next = next.unwrap_or_else(|| Arc::clone(&self.built_in));
+        self.serving.store(Arc::clone(&next));
+        drop(state);
+        tracing::error!(policy = bad_tag, next = %next.tag(), slot = K::WORLD.slot(), why, "a policy is taken from its place");
+        notes.push(format!("{bad_tag} was taken from its place ({why}); {} serves", next.tag()));
+        if let Some(error) = failed {
+            notes.push(format!("that {} serves could not be written down: {error}", next.tag()));
+        }
     }
 
     /// The host found that an answer of this policy broke its rules: that counts like a trap.
     ///
-    /// `tag` is what the decision was answered with; a generation that is gone counts no more.
+    /// `tag` is what the decision was answered with; a generation that is gone counts no more. It counts for the function
+    /// that answered last, so it must be reported before the next call begins.
     pub fn report_violation(&self, tag: &str, what: &str) {
         let generation = self.ready.read().values().find(|generation| &**generation.tag() == tag).cloned();
         if let Some(generation) = generation {
@@ -564,6 +703,7 @@ impl<K: Kind> Slot<K> {
                     },
                     built_in: entry.built_in,
                     why: entry.why.clone(),
+                    declined: entry.declined,
                     calls: record.map_or(0, Record::calls),
                     faults: record.map_or(0, Record::faults),
                     first_fault: record.and_then(Record::first_fault),
@@ -589,7 +729,7 @@ impl<K: Kind> Slot<K> {
         let place = self.begin(&generation, function)?;
         let result = body(self.engine.inner(), &generation);
         drop(place);
-        self.settle(&generation, result)
+        self.settle(&generation, function, result)
     }
 
     /// A place in the pool for a call of this generation, which [`Slot::settle`] ends.
@@ -600,7 +740,7 @@ impl<K: Kind> Slot<K> {
     ) -> Result<Place<'_>, PolicyFault> {
         let refused = |cause| PolicyFault { tag: generation.tag().to_string(), function, cause, message: None };
         let place = self.engine.inner().enter(K::WORLD).map_err(refused)?;
-        generation.record.begin();
+        generation.record.begin(function);
         Ok(place)
     }
 
@@ -608,13 +748,14 @@ impl<K: Kind> Slot<K> {
     pub(crate) fn settle<R>(
         &self,
         generation: &Arc<Generation<K::Program>>,
+        function: &'static str,
         result: Result<R, PolicyFault>,
     ) -> Result<R, PolicyFault> {
         match &result {
-            Ok(_) => generation.record.succeeded(),
+            Ok(_) => generation.record.succeeded(function),
             Err(fault) if fault.cause.blames_policy() => {
                 let what = describe(fault);
-                let faults = generation.record.faulted(&what);
+                let faults = generation.record.faulted(function, &what);
                 self.judge(generation, faults, &what);
             }
             Err(_) => {}
@@ -625,6 +766,25 @@ impl<K: Kind> Slot<K> {
 
 fn entry_tag(entry: &Entry) -> String {
     tag(&entry.name, &entry.digest, entry.number).to_string()
+}
+
+/// Whether an entry is of this generation.
+fn is<P>(generation: &Generation<P>, entry: &Entry) -> bool {
+    generation.number == entry.number && *generation.digest == *entry.digest
+}
+
+/// A generation's program as if it had just been loaded.
+fn loaded<P: Clone>(generation: &Generation<P>) -> Loaded<P> {
+    Loaded {
+        about: About {
+            name: generation.name.to_string(),
+            version: generation.version.to_string(),
+            summary: generation.summary.to_string(),
+        },
+        digest: generation.digest.to_string(),
+        wasi: false,
+        program: generation.program.clone(),
+    }
 }
 
 /// The number of the built-in policy: the one it had, if it is the same with the same settings.
@@ -658,6 +818,8 @@ fn add<P>(state: &mut State, loaded: &Loaded<P>, settings: &str, built_in: bool)
         built_in,
         standing: Standing::Kept,
         why: None,
+        declined: false,
+        faults: 0,
     });
     number
 }

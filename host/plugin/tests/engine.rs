@@ -123,6 +123,18 @@ fn whatever_is_wrong_with_an_entry_makes_it_a_miss() {
 }
 
 #[test]
+fn a_cache_that_cant_be_used_is_a_miss() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+    std::fs::write(&file, "no folder").unwrap();
+    std::os::unix::fs::symlink(dir.path().join("nowhere"), &link).unwrap();
+    for path in [&file, &link, &file.join("below")] {
+        loads(&cached(path), &Guest::default().build());
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "no folder");
+}
+
+#[test]
 fn the_cache_is_bounded_and_private() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();

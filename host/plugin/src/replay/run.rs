@@ -220,11 +220,12 @@ impl ReplaySlot {
         ask: Ask<'_>,
         take: fn(Answer) -> wasmtime::Result<R>,
     ) -> Result<R, PolicyFault> {
-        let place = self.begin(generation, ask.function())?;
+        let function = ask.function();
+        let place = self.begin(generation, function)?;
         let Generation { program, identity, limits, .. } = &**generation;
         let result = drive(self.engine().inner(), program, identity, limits, Waits::OnHost, own, ask, take).await;
         drop(place);
-        self.settle(generation, result)
+        self.settle(generation, function, result)
     }
 }
 
