@@ -5,8 +5,8 @@
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// This daemon's own life. Dropping it ends it.
@@ -40,7 +40,8 @@ impl Instance {
     /// # Errors
     /// What the file system answers.
     pub fn describe(&self, text: &str) -> io::Result<()> {
-        (&self.lock).write_all(text.as_bytes())
+        self.lock.set_len(0)?;
+        self.lock.write_all_at(text.as_bytes(), 0)
     }
 
     /// The id that records carry.

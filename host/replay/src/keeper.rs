@@ -1,13 +1,9 @@
 //! Profiles that want workers standing without being asked.
 //!
-//! A look every few seconds: as long as a profile has fewer workers for its source's HEAD than it wants standing, one is
-//! prepared. Nothing that works is taken away for it: slots that hold another commit's workers stay theirs until those
-//! are used up, expired or removed.
+//! A look every few seconds: as long as a profile has fewer workers for its source's HEAD than it wants standing, the
+//! missing ones are prepared, as `worker prepare` would.
 
-use crate::git::Git;
-use crate::record::{WORKERS, WorkerRecord, WorkerState};
-use crate::standing::{Facts, Standing};
-use std::collections::HashSet;
+use crate::standing::Standing;
 use std::time::Duration;
 use warmhold_control::api::{PrepareAsk, Workers as _};
 
@@ -37,34 +33,10 @@ pub async fn keep_standing(standing: Standing) {
     }
 }
 
-/// Prepares what a profile lacks.
+/// Prepares what a profile lacks: asking for so many makes no more than are missing.
 async fn top_up(standing: &Standing, name: &str) -> Result<(), String> {
-    let services = standing.services();
-    let Some((profile, _)) = services.profile(Some(name)) else { return Ok(()) };
-    let head = Git::new(&profile.source).commit("HEAD").await.map_err(|error| error.to_string())?;
-    let usable: HashSet<String> = services
-        .worker_rows(Some(services.machine.clone()))
-        .await?
-        .into_iter()
-        .filter(|row| match Facts::of(row).state.as_str() {
-            "idle" => !row.expired(crate::live::now_ms()),
-            "leased" | "sanitizing" => true,
-            _ => false,
-        })
-        .map(|row| row.name)
-        .collect();
-    let standing_now = services
-        .records::<WorkerRecord>(WORKERS)
-        .await?
-        .iter()
-        .filter(|worker| worker.profile == name && worker.spec.cut_sha == head && worker.state != WorkerState::Retired)
-        .filter(|worker| worker.state == WorkerState::Preparing || usable.contains(&worker.worker_id))
-        .count();
-    let lacking = profile.standing.saturating_sub(u32::try_from(standing_now).unwrap_or(u32::MAX));
-    if lacking == 0 {
-        return Ok(());
-    }
-    let ask = PrepareAsk { profile: Some(name.to_owned()), cut: Some(head), count: Some(lacking) };
+    let Some((profile, _)) = standing.services().profile(Some(name)) else { return Ok(()) };
+    let ask = PrepareAsk { profile: Some(name.to_owned()), cut: None, count: Some(profile.standing) };
     let prepared = standing.prepare(ask).await.map_err(|error| error.message)?;
     match prepared.into_iter().find(|worker| !worker.prepared) {
         Some(failed) => Err(failed.reason.unwrap_or_default()),

@@ -39,6 +39,6 @@ pub use key::source_key;
 pub use live::Running;
 pub use profile::{Profile, Tier};
 pub use service::Driver;
-pub use services::{Grants, Services};
+pub use services::{Grants, MayWrite, Services};
 pub use settlement::{settle_dead, watch};
 pub use standing::Standing;

@@ -309,11 +309,12 @@ impl Replays for Driver {
 fn new_record(services: &Services, caller: &Caller, ask: ReplayAsk) -> Result<ReplayRecord, ApiError> {
     let Some((profile, _)) = services.profile(ask.profile.as_deref()) else {
         let known: Vec<&str> = services.profiles.keys().map(String::as_str).collect();
-        return Err(ApiError::bad_request(
-            "unknown-profile",
-            format!("there is no profile {:?}", ask.profile.unwrap_or_default()),
-        )
-        .with_help(format!("the profiles are: {}", known.join(", "))));
+        let named = ask.profile.map_or_else(
+            || "several profiles are configured, and none is named".to_owned(),
+            |name| format!("there is no profile {name:?}"),
+        );
+        return Err(ApiError::bad_request("unknown-profile", named)
+            .with_help(format!("name one with --profile: {}", known.join(", "))));
     };
     let run_id = ask.run_id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let attempt_id = ask.attempt_id.unwrap_or_else(|| "1".to_owned());

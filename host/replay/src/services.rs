@@ -6,6 +6,7 @@ use crate::live::{Live, Running, now_ms};
 use crate::profile::Profile;
 use crate::record::{MARKS, PodSpec, REPLAYS, RETIRED, ReplayRecord, WORKERS, WorkerRecord, WorkerState, is_final};
 use crate::session::{CONTROL_LIMIT, ControlError};
+use futures::future::BoxFuture;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -35,6 +36,9 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// Whether a verb may be used in a place.
 pub type Grants = Box<dyn Fn(&Target, &str) -> bool + Send + Sync>;
 
+/// Why this machine may not write workers now, if so: a stable code.
+pub type MayWrite = Box<dyn Fn() -> BoxFuture<'static, Result<(), &'static str>> + Send + Sync>;
+
 /// See the module.
 pub struct Services {
     /// The daemon's folder.
@@ -57,6 +61,8 @@ pub struct Services {
     pub default_profile: String,
     /// What the configuration grants the replay policy.
     pub grants: Grants,
+    /// Asked before a pod is made: one that can't be registered couldn't be removed either.
+    pub may_write: MayWrite,
     /// This machine as a caller: registers and sanitizes.
     pub machine_caller: Caller,
     /// The replays that this daemon has in hand.

@@ -337,14 +337,16 @@ impl Session {
         })?;
         // Before the row: whoever leases this worker must find its container's identity.
         self.services.save_worker(&preparation.record()).await?;
-        let idle_ttl = u64::try_from(self.profile.idle_ttl.as_millis()).unwrap_or(u64::MAX).min(86_400_000);
+        // What a team configures counts, not a policy's default: an idle worker that expires early is a lost one.
+        tracing::debug!(asked = ttl_ms, "the profile's idle time is registered");
+        let idle_ttl = u64::try_from(self.profile.idle_ttl.as_millis()).unwrap_or(u64::MAX).clamp(1, 86_400_000);
         let draft = WorkerDraft {
             worker_id: worker_id.to_owned(),
             machine: machine.to_owned(),
             key: to_ledger_key(key),
             key_json: key_json(key).to_string().into(),
             pod_uid: Some(pod_uid.to_owned()),
-            ttl_ms: ttl_ms.min(idle_ttl).max(1),
+            ttl_ms: idle_ttl,
         };
         let applied = self.apply(&self.services.machine_caller, Operation::RegisterWorker(draft)).await?;
         preparation.registered();

@@ -193,34 +193,48 @@ impl Standing {
         }
     }
 
-    /// Workers with this key that stand already: asking for so many again makes no more.
-    async fn ready(&self, profile: &Profile, key: &WorkerKey) -> Result<Vec<Prepared>, String> {
+    /// Workers with this key that stand already: asking for so many again makes no more. An idle one whose pod isn't
+    /// what was prepared (after a reboot, say) is taken out here rather than by the next replay.
+    pub(crate) async fn ready(
+        &self,
+        profile: &Profile,
+        backend: &Arc<dyn Backend>,
+        key: &WorkerKey,
+    ) -> Result<Vec<Prepared>, String> {
         let rows = self.services.worker_rows(Some(self.services.machine.clone())).await?;
-        let usable = |id: &str| {
-            rows.iter().find(|row| row.name == id).is_some_and(|row| match Facts::of(row).state.as_str() {
-                "idle" => !row.expired(now_ms()),
-                "leased" | "sanitizing" => true,
-                _ => false,
-            })
-        };
         let mut standing: Vec<WorkerRecord> = self.services.records(WORKERS).await?;
         standing.retain(|worker| {
-            worker.profile == profile.name
-                && worker.state == WorkerState::Standing
-                && worker.spec.key == *key
-                && usable(&worker.worker_id)
+            worker.profile == profile.name && worker.state == WorkerState::Standing && worker.spec.key == *key
         });
         standing.sort_by(|a, b| (&a.tier, a.slot).cmp(&(&b.tier, b.slot)));
-        Ok(standing
-            .into_iter()
-            .map(|worker| Prepared {
+        let mut ready = Vec::new();
+        for worker in standing {
+            let Some(row) = rows.iter().find(|row| row.name == worker.worker_id) else { continue };
+            match Facts::of(row).state.as_str() {
+                "leased" | "sanitizing" => {}
+                "idle" if !row.expired(now_ms()) => {
+                    let fault = match backend.get_pod(&target(&worker.spec), &worker.spec.name).await {
+                        Ok(pod) => checks::identity(&worker, None, &pod).err().map(|fault| fault.reason()),
+                        Err(PodsError::NotFound(_)) => Some("pod-gone"),
+                        Err(error) => return Err(error.to_string()),
+                    };
+                    if let Some(reason) = fault {
+                        let out = self.services.quarantine_worker(&worker.worker_id, reason, Meant::Idle).await;
+                        tracing::warn!(worker = %worker.worker_id, reason, ok = out.is_ok(), "its pod isn't what was prepared");
+                        continue;
+                    }
+                }
+                _ => continue,
+            }
+            ready.push(Prepared {
                 worker_id: worker.worker_id,
                 pod: worker.spec.name,
                 pod_uid: worker.pod_uid.unwrap_or_default(),
                 prepared: true,
                 reason: None,
-            })
-            .collect())
+            });
+        }
+        Ok(ready)
     }
 
     /// A slot that nobody uses, emptied if what was in it is used up, or if it idles with another key: who asks for a
@@ -347,14 +361,21 @@ impl Workers for Standing {
             return Err(ApiError::bad_request("invalid-count", format!("count is 1 to {MAX_COUNT}, not {count}")));
         }
         let Some((profile, backend)) = self.services.profile(ask.profile.as_deref()) else {
-            let name = ask.profile.unwrap_or_default();
+            let named = ask.profile.map_or_else(
+                || "several profiles are configured, and none is named".to_owned(),
+                |name| format!("there is no profile {name:?}"),
+            );
             let known: Vec<&str> = self.services.profiles.keys().map(String::as_str).collect();
-            return Err(ApiError::bad_request("unknown-profile", format!("there is no profile {name:?}"))
-                .with_help(format!("the profiles are: {}", known.join(", "))));
+            return Err(ApiError::bad_request("unknown-profile", named)
+                .with_help(format!("name one with --profile: {}", known.join(", "))));
         };
         let Some(tier) = profile.tiers.first() else {
             return Err(ApiError::conflict("no-tier", format!("profile {} has no tier", profile.name)));
         };
+        if let Err(code) = (self.services.may_write)().await {
+            return Err(ApiError::conflict(code, "this machine may not write workers now")
+                .with_help("workers need a primary document, held by this machine: see `--primary-lease` of serve"));
+        }
         if profile.source.is_empty() {
             return Err(ApiError::conflict("no-source", format!("profile {} has no source repository", profile.name))
                 .with_help("start the daemon in a git work tree, or set `source` of the profile in warmhold.toml"));
@@ -380,7 +401,7 @@ impl Workers for Standing {
             source: profile.source.clone(),
             install: profile.install.clone(),
         };
-        let mut ready = self.ready(&profile, &spec.key).await.map_err(|error| unreadable(&error))?;
+        let mut ready = self.ready(&profile, &backend, &spec.key).await.map_err(|error| unreadable(&error))?;
         ready.truncate(count as usize);
         let lacking = (count as usize).saturating_sub(ready.len());
         let slots = (0..lacking).map(|_| self.fill(&profile, &backend, tier, spec.clone()));

@@ -257,7 +257,9 @@ fn closed_parent(pods: &Path) -> Option<PathBuf> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
-    let closed = |path: &&Path| std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o001 == 0);
+    let closed = |path: &&Path| {
+        std::fs::metadata(path).is_ok_and(|found| found.is_dir() && found.permissions().mode() & 0o001 == 0)
+    };
     pods.ancestors().skip(1).find(closed).map(Path::to_owned)
 }
 

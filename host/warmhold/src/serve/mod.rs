@@ -59,6 +59,22 @@ fn only_what_is_built(config: &Config) -> Result<(), CliError> {
         return Err(CliError::usage("no-such-backend", format!("profile {name}: this version has local pods alone"))
             .with_help("set backend = \"local\", or take the profile out of warmhold.toml"));
     }
+    let mut tiers = std::collections::HashMap::new();
+    for (name, tier) in
+        config.profiles.iter().flat_map(|(name, profile)| profile.tiers.iter().map(move |tier| (name, tier)))
+    {
+        // A slot is a pod's name, and that is made of machine, tier and number.
+        if let Some(other) = tiers.insert(&tier.name, name) {
+            return Err(CliError::usage(
+                "tier-twice",
+                format!(
+                    "profiles {other} and {name} both have a tier {}: their workers would fight for its slots",
+                    tier.name
+                ),
+            )
+            .with_help("give the tiers names of their own in warmhold.toml"));
+        }
+    }
     if config.control.is_some() {
         return Err(CliError::usage("no-such-control", "[control]: this version serves its own control plane alone")
             .with_help("take [control] out of warmhold.toml"));
@@ -102,6 +118,19 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
             let grant = config.grants.replay.clone();
             Box::new(move |at, verb| grant.allows(&at.context, &at.namespace, verb))
         },
+        may_write: {
+            let primary = Arc::clone(&primary);
+            Box::new(move || {
+                let primary = Arc::clone(&primary);
+                Box::pin(async move {
+                    match primary.fresh().await {
+                        None => Err("primary-unmeasured"),
+                        Some(view) if view.held_here => Ok(()),
+                        Some(_) => Err("not-primary"),
+                    }
+                })
+            })
+        },
         machine_caller: Tokens::machine(&name),
         running: warmhold_replay::Running::default(),
         since_pruned: std::sync::atomic::AtomicU32::new(0),
@@ -110,6 +139,7 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
     if let Err(error) = warmhold_replay::settle_dead(&services).await {
         tracing::warn!(%error, "what a dead daemon left isn't settled yet; it is tried again");
     }
+    let url = format!("http://{address}");
     let background = CancellationToken::new();
     let watch = tokio::spawn(warmhold_replay::watch(Arc::clone(&services), background.clone()));
     let files = tokio::spawn(background.clone().run_until_cancelled_owned(Arc::clone(&slots).watch(config.clone())));
@@ -132,11 +162,13 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
         // A dropped sender means the same.
         let _ = ended.await;
     }));
-    let url = format!("http://{address}");
     announce(&services, &url)?;
+    let finding = stay_found(Arc::clone(&services), url.clone());
+    let found = tokio::spawn(background.clone().run_until_cancelled_owned(finding));
     println!("warmhold serves {} at {url}", config.root.display());
     stop.wait(args, &config, &slots).await;
     tracing::info!("told to stop: finishing what is in flight");
+    found.abort();
     retract(&config.root, &url);
     // Replays end while the server still answers those who wait for them.
     driver.stop().await;
@@ -228,6 +260,25 @@ fn announce(services: &Services, url: &str) -> Result<(), CliError> {
         .describe(&text)
         .and_then(|()| write_daemon_file(&services.root, &text))
         .map_err(|error| root_error(&services.root, &error))
+}
+
+/// Keeps the file pointing to a daemon that lives: the one that started last may have been killed.
+async fn stay_found(services: Arc<Services>, url: String) {
+    loop {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        let named = std::fs::read(daemon_file(&services.root))
+            .ok()
+            .and_then(|text| serde_json::from_slice::<DaemonFile>(&text).ok());
+        let lives = named.is_some_and(|named| named.url == url || process_lives(named.pid));
+        if !lives && let Err(error) = announce(&services, &url) {
+            tracing::warn!(error = %error, "clients may not find this daemon");
+        }
+    }
+}
+
+fn process_lives(pid: i32) -> bool {
+    rustix::process::Pid::from_raw(pid)
+        .is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
 fn write_daemon_file(root: &Path, text: &str) -> std::io::Result<()> {

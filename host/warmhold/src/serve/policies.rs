@@ -127,7 +127,8 @@ impl Slots {
         for slot in PolicySlot::ALL {
             let wanted = configured(&config, slot);
             if let Err(error) = self.reconfigure(slot, wanted.settings.to_string()).await {
-                tracing::error!(slot = slot.as_str(), error = %error.message, "its settings stay as they were");
+                let found = error.extra.as_ref().and_then(|extra| extra.get("found")).map(ToString::to_string);
+                tracing::error!(slot = slot.as_str(), error = %error.message, found, "its settings stay as they were");
             }
             if let Some(file) = &wanted.file
                 && let Err(error) = self.load_file(slot, file, false).await
