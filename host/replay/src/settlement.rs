@@ -119,15 +119,19 @@ pub(crate) async fn quarantine_by_run(
 }
 
 async fn settle_replay(services: &Arc<Services>, replay: ReplayRecord) -> Result<(), String> {
-    let note = "the daemon that drove it died";
     let taken = quarantine_by_run(services, &replay, &HashSet::new(), "daemon-died").await?;
     let held = replay.lease.is_some() || !taken.is_empty();
     let state = if held { ReplayState::Quarantined } else { ReplayState::Fallback };
+    // Its record may not have known yet which worker it had.
+    let note = match taken.as_slice() {
+        [] => "the daemon that drove it died".to_owned(),
+        taken => format!("the daemon that drove it died; quarantined: {}", taken.join(", ")),
+    };
     let mut settled = replay;
     settled.state = state;
     settled.reason = Some("daemon-died".to_owned());
-    settled.detail = Some(note.to_owned());
-    settled.history.push(HistoryEntry { at: now_ms(), state, note: Some(note.to_owned()) });
+    settled.detail = Some(note.clone());
+    settled.history.push(HistoryEntry { at: now_ms(), state, note: Some(note) });
     let body = serde_json::to_value(&settled).unwrap_or_default();
     services
         .ledger
