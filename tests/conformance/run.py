@@ -42,7 +42,11 @@ class Server:
         self.use_lease = scenario.get('primary', 'none') != 'none'
         if isinstance(scenario.get('primary'), dict):
             self.write_lease(scenario['primary'])
-        self.start()
+        try:
+            self.start()
+        except BaseException:  # nobody else would end what was started
+            self.close()
+            raise
 
     def write_lease(self, doc):
         if doc is None:
