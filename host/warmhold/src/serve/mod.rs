@@ -1,8 +1,8 @@
 //! The daemon: everything wired together.
 //!
 //! The order of a start: whatever can be refused is refused before anything is made; the address is taken before the
-//! ledger is opened, so that a second daemon by mistake stops without a trace; what a dead daemon left is settled before
-//! the first request is answered.
+//! ledger is opened, so that a second daemon by mistake touches nothing of the first; what a dead daemon left is settled
+//! before the first request is answered.
 
 mod decider;
 mod logging;
@@ -85,13 +85,14 @@ fn only_what_is_built(config: &Config) -> Result<(), CliError> {
 async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
     let mut stop = Stop::listen()?;
     let worker = profiles::worker_binary(&config)?;
-    let server = bind(&config)?;
-    let address = server.address().map_err(|error| CliError::no("listen-failed", error.to_string()))?;
     make_root(&config.root)?;
     let name = config.daemon.keep_machine(&config.root).map_err(|error| root_error(&config.root, &error))?;
     let name = MachineName::parse(&name).map_err(|error| CliError::usage(error.code(), error.to_string()))?;
     let tokens = Tokens::open(&config.root)
         .map_err(|error| CliError::usage(error.code(), error.to_string()).with_help(error.help()))?;
+    // Who finds the address open finds the tokens too.
+    let server = bind(&config)?;
+    let address = server.address().map_err(|error| CliError::no("listen-failed", error.to_string()))?;
     let primary = Arc::new(
         match &config.daemon.primary {
             Primary::Own => PrimarySource::own(&config.root, name.clone()),
@@ -142,6 +143,8 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
     let url = format!("http://{address}");
     let background = CancellationToken::new();
     let watch = tokio::spawn(warmhold_replay::watch(Arc::clone(&services), background.clone()));
+    let following = Arc::clone(&slots).follow();
+    let follow = tokio::spawn(background.clone().run_until_cancelled_owned(following));
     let files = tokio::spawn(background.clone().run_until_cancelled_owned(Arc::clone(&slots).watch(config.clone())));
     let driver = Driver::new(Arc::clone(&services));
     let standing = Standing::new(Arc::clone(&services));
@@ -175,7 +178,7 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
     drop(end);
     let _ = serving.await;
     background.cancel();
-    let _ = tokio::join!(watch, files, keeper);
+    let _ = tokio::join!(watch, files, follow, keeper);
     ledger.close().await;
     Ok(())
 }

@@ -21,6 +21,8 @@ use warmhold_plugin::{
 
 /// How often a watched file is looked at.
 const LOOK: Duration = Duration::from_millis(500);
+/// How often another daemon's loads are looked for.
+const FOLLOW: Duration = Duration::from_secs(1);
 
 const LEASE: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/policies/lease-policy.wasm"));
 const MANIFEST: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/policies/pod-manifest.wasm"));
@@ -165,6 +167,21 @@ impl Slots {
                 if let Err(error) = self.load_file(*slot, file, false).await {
                     tracing::error!(slot = slot.as_str(), %error, "the watched policy isn't loaded");
                 }
+            }
+        }
+    }
+
+    /// Follows what another daemon on this root loads, until it is dropped.
+    pub(super) async fn follow(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(FOLLOW).await;
+            let slots = Arc::clone(&self);
+            let followed = tokio::task::spawn_blocking(move || {
+                [slots.lease.refresh(), slots.manifest.refresh(), slots.replay.refresh()]
+            })
+            .await;
+            for error in followed.into_iter().flatten().filter_map(Result::err) {
+                tracing::error!(%error, "what another daemon on this root serves can't serve here");
             }
         }
     }
@@ -330,7 +347,12 @@ fn limits(world: World, config: &SlotConfig) -> Limits {
 /// Reads a whole file, and no more than a policy may have.
 fn read_bounded(path: &Path, limit: u64) -> std::io::Result<(Vec<u8>, Stamp)> {
     use std::io::Read as _;
-    let file = std::fs::File::open(path)?;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    // A pipe without a writer must not hold the start up.
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)?;
     let found = file.metadata()?;
     if !found.is_file() {
         return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no regular file"));
