@@ -32,7 +32,8 @@ fn a_user_sees_what_became_of_each_file() -> Result<()> {
     assert!(early.stderr.contains("error[unreachable]") && early.stderr.contains("help: start it with"), "{early:?}");
 
     // What a test can find out about where it is, and what it can reach from there.
-    let (tokens, url) = (site.root().join("control/tokens.json"), site.folder().join("url"));
+    let daemon = site.serve()?;
+    let (tokens, url) = (site.root().join("control/tokens.json"), format!("{}/healthz", daemon.url));
     site.repository.write(
         "probe/where.sh",
         &format!(
@@ -41,7 +42,7 @@ fn a_user_sees_what_became_of_each_file() -> Result<()> {
             test "$(id -u)" -ge {least} && test "$TZ $LANG $LC_ALL" = "UTC C.UTF-8 C.UTF-8"
             if env | grep -E '^(WARM_KEY|WARM_DATA|WARMHOLD_ROOT|CARGO_MANIFEST_DIR)='; then exit 3; fi
             if cat "{tokens}"; then exit 4; fi
-            python3 - "$(cat "{url}")" <<'PY'
+            python3 - "{url}" <<'PY'
 import sys, urllib.request
 try:
     urllib.request.urlopen(sys.argv[1], timeout=5)
@@ -54,13 +55,10 @@ PY
             "#,
             least = if rustix::process::geteuid().is_root() { 1000 } else { 1 },
             tokens = tokens.display(),
-            url = url.display(),
         ),
     )?;
     site.repository.write("probe/again.sh", "test ! -e ./c && test ! -e \"$HOME/a\" && test ! -e \"$TMPDIR/b\"\n")?;
     let head = site.repository.commit("probes")?;
-    let daemon = site.serve()?;
-    std::fs::write(url, format!("{}/healthz", daemon.url))?;
     let prepared = site.prepare(2)?;
     assert_eq!(keys(&prepared[0]), BTreeSet::from(["workerId", "pod", "podUid", "prepared"]));
     assert_ne!(prepared[0]["pod"], prepared[1]["pod"]);
@@ -322,16 +320,13 @@ fn slots_are_filled_again_and_foreign_pods_are_left_alone() -> Result<()> {
 #[test]
 fn two_at_once_with_events() -> Result<()> {
     let site = Site::for_test()?;
-    // Each waits for the other: only together they end.
-    site.repository.write("pair/wait.sh", "echo ready; while [ ! -e \"$MEETING/$1\" ]; do sleep 0.05; done\n")?;
-    let meeting = site.folder().join("meeting");
+    // Long enough to be seen together. Tests see nothing of the machine that the other, or this test, could write.
+    site.repository.write("pair/wait.sh", "echo ready; test \"$1 $PAIR\" = \"go yes\"; sleep 4\n")?;
     site.repository.commit("a pair")?;
-    let place = meeting.display();
-    site.configure(&format!(
-        "[profile.local]\nenv = {{ MEETING = \"{place}\" }}\n\
-         [[profile.local.test]]\nmatch = \"pair/*\"\nrun = [\"sh\", \"{{file}}\", \"go\"]\n"
-    ))?;
-    std::fs::create_dir(&meeting)?;
+    site.configure(
+        "[profile.local]\nenv = { PAIR = \"yes\" }\n\
+         [[profile.local.test]]\nmatch = \"pair/*\"\nrun = [\"sh\", \"-e\", \"{file}\", \"go\"]\n",
+    )?;
     let daemon = site.serve()?;
     site.prepare(2)?;
 
@@ -341,7 +336,6 @@ fn two_at_once_with_events() -> Result<()> {
         let executing = items(&listed).iter().filter(|replay| replay["state"] == "executing").count();
         Ok((executing == 2).then_some(()))
     })?;
-    std::fs::write(meeting.join("go"), "")?;
     let mut workers = BTreeSet::new();
     for child in children {
         let ran = Ran::end_of(child?)?;
