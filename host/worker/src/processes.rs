@@ -2,11 +2,14 @@
 
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::collections::{HashMap, HashSet};
-use std::io;
+use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
 /// How long ending them may take. A process that hangs in the kernel can outlast any patience.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// As much of a status as holds its first ten lines, whatever the process is called.
+const BEGINNING: usize = 1024;
 
 #[derive(Debug)]
 struct Process {
@@ -23,10 +26,17 @@ fn table() -> io::Result<Vec<Process>> {
     for entry in std::fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         // It may be gone by now, which is what we want of it.
-        let Ok(status) = std::fs::read(format!("/proc/{pid}/status")) else { continue };
-        processes.extend(parse(pid, &String::from_utf8_lossy(&status)));
+        processes.extend(process(pid));
     }
     Ok(processes)
+}
+
+/// One process, if there is one. What counts is at the beginning of its status, so one read is enough; a reader who wants
+/// it all has to ask again and again, since `/proc` tells no lengths, and there may be thousands of processes.
+fn process(pid: i32) -> Option<Process> {
+    let mut status = [0; BEGINNING];
+    let length = std::fs::File::open(format!("/proc/{pid}/status")).and_then(|mut file| file.read(&mut status)).ok()?;
+    parse(pid, &String::from_utf8_lossy(status.get(..length)?))
 }
 
 /// Fields that the process itself can't write come after its name, and a newline in the name is escaped.
@@ -81,11 +91,7 @@ pub(crate) fn living(uid: Option<u32>) -> io::Result<Vec<String>> {
 
 /// Whether the table shows this process with this user: a `/proc` that hides processes would prove nothing.
 pub(crate) fn visible(pid: Pid, uid: u32) -> bool {
-    let pid = pid.as_raw_nonzero().get();
-    std::fs::read(format!("/proc/{pid}/status"))
-        .ok()
-        .and_then(|status| parse(pid, &String::from_utf8_lossy(&status)))
-        .is_some_and(|process| process.uids.contains(&uid))
+    process(pid.as_raw_nonzero().get()).is_some_and(|process| process.uids.contains(&uid))
 }
 
 /// Ends all processes that descend from this one and takes their exit statuses, until there is none; with them goes what
