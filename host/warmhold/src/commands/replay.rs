@@ -251,13 +251,14 @@ fn settled(state: &str) -> String {
 /// Exit 0 when all passed and the worker's verdict stands; else an error that says why not.
 fn ending(replay: &view::Replay) -> Result<Exit, CliError> {
     let reason = replay.reason.as_deref().map(harmless);
-    let detail = replay.detail.as_deref().map(|detail| format!(": {}", harmless(detail))).unwrap_or_default();
+    let detail = replay.detail.as_deref().map(harmless);
     if replay.outcome.as_deref() != Some("observed") {
         let reason = reason.unwrap_or_else(|| harmless(&replay.state));
-        let error = CliError::no(&reason, format!("no result{detail}"));
+        let why = detail.unwrap_or_else(|| reason.clone());
+        let error = CliError::no(&reason, format!("no result: {why}"));
         return Err(match reason.as_str() {
             // The daemon's words for a cut without a worker; any other want of a candidate is the request's own.
-            "no-candidate" if detail.contains(" is prepared for cut ") => {
+            "no-candidate" if why.contains(" is prepared for cut ") => {
                 error.with_help(format!("warmhold worker prepare --cut {}", harmless(&replay.cut_sha)))
             }
             "no-candidate" => error.with_help("correct the request: files of the commit, relative to the repository"),
@@ -275,6 +276,7 @@ fn ending(replay: &view::Replay) -> Result<Exit, CliError> {
     }
     if replay.state == "quarantined" {
         let reason = reason.unwrap_or_else(|| "quarantined".to_owned());
+        let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
         return Err(CliError::no(&reason, format!("the worker could not be given back: {reason}{detail}"))
             .with_help("the result above was observed; `warmhold worker prepare` fills the worker's place again"));
     }

@@ -137,10 +137,11 @@ fn reduced_isolation_is_told_with_its_reasons() {
 fn a_fallback_is_exit_1_and_no_worker_names_the_prepare_command() {
     let server = Server::new(|asked| {
         let cut = asked.json()["cutSha"].clone();
-        let (reason, detail) = if asked.json()["attemptId"] == "2" {
-            ("exec-failed", Some("the stream broke"))
-        } else {
-            ("no-candidate", None)
+        let none = format!("no worker of profile local is prepared for cut {}", cut.as_str().unwrap_or_default());
+        let (reason, detail) = match asked.json()["attemptId"].as_str() {
+            Some("2") => ("exec-failed", Some("the stream broke".to_owned())),
+            Some("3") => ("no-candidate", Some("the commit has no file a.sh".to_owned())),
+            _ => ("no-candidate", Some(none)),
         };
         let mut replay = json!({"id": "r1", "cutSha": cut, "state": "fallback", "outcome": "fallback", "reason": reason, "passed": false, "files": [],
             "policies": {}, "history": []});
@@ -154,14 +155,17 @@ fn a_fallback_is_exit_1_and_no_worker_names_the_prepare_command() {
     let ran = world.run(&["replay", "a.sh"]).exits(1);
     assert_eq!(
         ran.stderr,
-        format!("error[no-candidate]: no result: no-candidate\nhelp: warmhold worker prepare --cut {head}\n")
+        format!(
+            "error[no-candidate]: no result: no worker of profile local is prepared for cut {head}\n\
+             help: warmhold worker prepare --cut {head}\n"
+        )
     );
     let ran = world.run(&["replay", "--attempt", "2", "a.sh"]).exits(1);
-    assert!(
-        ran.stderr.starts_with("error[exec-failed]: no result: exec-failed: the stream broke\nhelp: "),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.starts_with("error[exec-failed]: no result: the stream broke\nhelp: "), "{}", ran.stderr);
+    // More workers wouldn't help here.
+    let ran = world.run(&["replay", "--attempt", "3", "a.sh"]).exits(1);
+    assert!(ran.stderr.starts_with("error[no-candidate]: no result: the commit has no file"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("worker prepare"), "{}", ran.stderr);
 }
 
 #[test]
