@@ -114,6 +114,15 @@ fn of_user(uid: u32) -> Vec<String> {
     found
 }
 
+/// No process of the user is left. One that leaves its group is still listed for as long as its end takes.
+async fn gone(what: &str, uid: u32) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while !of_user(uid).is_empty() {
+        assert!(Instant::now() < end, "{what}: these are left: {:?}", of_user(uid));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// Whoever still ran would beat a thousand times in this time.
 async fn assert_still(what: &str, beats: impl Fn() -> u64) {
     let before = beats();
@@ -137,7 +146,11 @@ async fn a_mob_ends_with_its_request() {
                 request.deadline = Instant::now() + Duration::from_secs(3);
             }
             match (mode, site.world.backend.exec(request).await) {
-                ("mob", outcome) => assert_eq!(outcome.unwrap_err().code(), "timed-out", "{what}"),
+                // Where the mob takes all the places for processes, its own parent can fail before the deadline.
+                ("mob", outcome) => {
+                    let error = outcome.unwrap_err();
+                    assert!(matches!(error.code(), "timed-out" | "no-verdict" | "killed"), "{what}: {error}");
+                }
                 ("mob-die", outcome) => {
                     let error = outcome.unwrap_err();
                     assert_eq!(error.code(), "killed", "{what}: {error}");
@@ -150,7 +163,7 @@ async fn a_mob_ends_with_its_request() {
             }
             assert!(site.beats() > before, "{what}: it ran");
             assert_still(&what, || site.beats()).await;
-            assert_eq!(of_user(site.uid.unwrap()), Vec::<String>::new(), "{what}");
+            gone(&what, site.uid.unwrap()).await;
             assert_eq!(site.request_groups(), Vec::<PathBuf>::new(), "{what}");
             assert!(site.world.run(&site.pod, "good").await.unwrap().verdict.clean, "{what}");
         }
@@ -178,7 +191,7 @@ async fn a_mob_ends_with_its_pod() {
             .delete_pod(&site.world.at, "warm-a", site.pod["metadata"]["uid"].as_str().unwrap())
             .await
             .unwrap();
-        assert_eq!(of_user(site.uid.unwrap()), Vec::<String>::new(), "{hold:?}");
+        gone(&format!("{hold:?}"), site.uid.unwrap()).await;
         assert_still(&format!("{hold:?}"), || file.metadata().unwrap().len()).await;
         assert!(!site.registered(), "{hold:?}");
         let also = group["also"].as_array().cloned().unwrap_or_default();
