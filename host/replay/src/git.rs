@@ -3,6 +3,8 @@
 //! Configuration of the user or the machine, hooks and prompts have no say here: an answer depends on the repository
 //! and the commit alone.
 
+use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -117,5 +119,60 @@ impl Git {
             return Err(GitError::Refused { repository: self.repository.clone(), message });
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+/// Files that were found at a commit. A commit never changes, so git needn't be started again to say the same; what
+/// wasn't found may come with the next fetch, and isn't remembered.
+#[derive(Debug, Default)]
+pub(crate) struct Found(Mutex<HashSet<String>>);
+
+impl Found {
+    /// So many are remembered; then it begins anew.
+    const MOST: usize = 10_000;
+
+    fn name(source: &str, commit: &str, file: &str) -> String {
+        [source, commit, file].join("\0")
+    }
+
+    /// Whether each of these files was found.
+    pub(crate) fn has(&self, source: &str, commit: &str, files: &[String]) -> bool {
+        let known = self.0.lock();
+        files.iter().all(|file| known.contains(&Self::name(source, commit, file)))
+    }
+
+    /// These were found.
+    pub(crate) fn add(&self, source: &str, commit: &str, files: &[String]) {
+        let mut known = self.0.lock();
+        if known.len() + files.len() > Self::MOST {
+            known.clear();
+        }
+        known.extend(files.iter().map(|file| Self::name(source, commit, file)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_found_at_this_commit_of_this_source_is_known() {
+        let found = Found::default();
+        let files = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        found.add("/one", "c1", &files(&["a", "b"]));
+        assert!(found.has("/one", "c1", &files(&["b"])));
+        assert!(!found.has("/one", "c1", &files(&["a", "c"])), "all of them count");
+        assert!(!found.has("/one", "c2", &files(&["a"])));
+        assert!(!found.has("/two", "c1", &files(&["a"])));
+    }
+
+    #[test]
+    fn it_doesnt_grow_for_ever() {
+        let found = Found::default();
+        for number in 0..=Found::MOST {
+            found.add("/one", "c", &[number.to_string()]);
+        }
+        assert!(found.0.lock().len() <= Found::MOST);
+        assert!(found.has("/one", "c", &[Found::MOST.to_string()]));
     }
 }

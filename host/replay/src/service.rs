@@ -1,6 +1,6 @@
 //! Replays as callers ask for them: accepted once, driven in a task of their own, remembered.
 
-use crate::git::{Git, GitError};
+use crate::git::{Found, Git, GitError};
 use crate::live::{Admission, Live, now_ms};
 use crate::record::{PolicyTags, REPLAYS, ReplayRecord, WORKERS, WorkerRecord, WorkerState, is_final};
 use crate::run;
@@ -41,13 +41,20 @@ struct Shared {
     stopping: CancellationToken,
     /// Fires when running replays must end now.
     cut_short: CancellationToken,
+    /// Files that were seen at their commits.
+    found: Found,
 }
 
 impl Driver {
     /// For these services.
     #[must_use]
     pub fn new(services: Arc<Services>) -> Self {
-        let shared = Shared { services, stopping: CancellationToken::new(), cut_short: CancellationToken::new() };
+        let shared = Shared {
+            services,
+            stopping: CancellationToken::new(),
+            cut_short: CancellationToken::new(),
+            found: Found::default(),
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -87,9 +94,10 @@ impl Shared {
     /// Waits until nothing executes.
     async fn idle(&self) {
         loop {
+            // An observation that waits for its caller isn't waited for; one that the daemon settles itself is.
             let busy = self.services.running.all().iter().any(|live| {
-                let state = live.record().state;
-                !is_final(state) && state != ReplayState::Observed
+                let record = live.record();
+                !is_final(record.state) && !(record.keep && record.state == ReplayState::Observed)
             });
             if !busy {
                 return;
@@ -209,6 +217,9 @@ impl Shared {
             return Some(why);
         }
         let source = self.services.profile(Some(&record.profile)).map(|(profile, _)| profile.source.clone())?;
+        if self.found.has(&source, &record.cut_sha, &record.files) {
+            return None;
+        }
         let git = Git::new(source.clone());
         match git.blobs(&record.cut_sha, &record.files).await {
             Ok(blobs) => {
@@ -220,6 +231,7 @@ impl Shared {
                     .map(|(file, _)| file.as_str())
                     .collect();
                 if missing.is_empty() {
+                    self.found.add(&source, &record.cut_sha, &record.files);
                     return None;
                 }
                 Some(match git.commit(&record.cut_sha).await {
