@@ -39,6 +39,9 @@ pub(crate) fn collect(
     allowance: &mut Allowance,
     out: &mut Output,
 ) -> Result<(Vec<ArtifactDigest>, Vec<String>), String> {
+    if is_empty(directory) {
+        return Ok((Vec::new(), Vec::new()));
+    }
     let (count, bytes) = (allowance.count, allowance.bytes);
     let action = Action::Collect { directory: directory.to_owned(), file, count, bytes };
     let (mut reader, writer) = io::pipe().map_err(|error| format!("a pipe: {error}"))?;
@@ -53,6 +56,15 @@ pub(crate) fn collect(
         helper.wait().map_err(|error| error.to_string())?;
     }
     Ok((passed?, answer?.notes))
+}
+
+/// Most tests leave nothing: then no helper is needed to read it. A look at the names follows no link and opens nothing
+/// else; where this process may not even look, the helper does.
+fn is_empty(directory: &Path) -> bool {
+    let listed = open(CWD, directory, OFlags::DIRECTORY).and_then(Dir::new);
+    listed.is_ok_and(|mut entries| {
+        entries.all(|entry| entry.is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b"..")))
+    })
 }
 
 fn pass_on(

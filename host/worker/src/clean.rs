@@ -13,7 +13,10 @@ pub(crate) fn clean(place: &Place, uid: Option<u32>, base: &Snapshot, repo: &Pat
     unclean.extend(place.unmount().err());
     // Without the power to override permissions only their owner can empty the directories of the request's user.
     let action = Action::Wipe { directories: place.written(), shared: shared::directories() };
-    match helper::call(&Order { uid, sandbox: None, action }) {
+    let wiping = helper::begin(&Order { uid, sandbox: None, action });
+    // Meanwhile: nothing of the request is in the base.
+    let after = Snapshot::take(repo);
+    match wiping.and_then(helper::finish) {
         Ok(answer) => unclean.extend(answer.notes),
         Err(error) => unclean.push(format!("cleaning as the request's user: {error}")),
     }
@@ -21,7 +24,7 @@ pub(crate) fn clean(place: &Place, uid: Option<u32>, base: &Snapshot, repo: &Pat
     if let Some(uid) = uid {
         unclean.extend(shared::left_by(uid));
     }
-    match Snapshot::take(repo) {
+    match after {
         Ok(after) => unclean.extend(base.differences(&after)),
         Err(error) => unclean.push(format!("the base tree can't be looked at: {error}")),
     }

@@ -6,6 +6,7 @@
 use crate::helper::{Action, Answer, Order};
 use crate::network;
 use crate::{artifacts, keyrings, remove, sandbox, shared, sys};
+use rustix::fs::{Access, AtFlags, CWD};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 use std::collections::BTreeMap;
@@ -77,7 +78,7 @@ fn obey(order: Order, channel: &File) -> Result<Answer, String> {
     }
     match order.action {
         Action::Check { tree, write, probe, closed } => {
-            check(uid, &tree, &write)?;
+            check(uid, &tree, &write, order.sandbox.is_some())?;
             if closed {
                 network::closed()?;
             }
@@ -142,8 +143,8 @@ fn become_user(uid: Option<u32>) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads from the kernel what this process has become, and tries its directories.
-fn check(uid: Option<u32>, tree: &Path, write: &[PathBuf]) -> Result<(), String> {
+/// Reads from the kernel what this process has become, and tries its directories; `restricted`: it has a sandbox.
+fn check(uid: Option<u32>, tree: &Path, write: &[PathBuf], restricted: bool) -> Result<(), String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| format!("/proc/self/status: {error}"))?;
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
     if let Some(uid) = uid {
@@ -164,10 +165,15 @@ fn check(uid: Option<u32>, tree: &Path, write: &[PathBuf]) -> Result<(), String>
         format!("the tests can't enter {}: {error}; each directory above it must be searchable by all", tree.display())
     })?;
     for directory in write {
-        let file = directory.join(".writable");
-        File::create(&file)
-            .and_then(|_| std::fs::remove_file(&file))
-            .map_err(|error| format!("the tests can't write to {}: {error}", directory.display()))?;
+        let tried = if restricted {
+            // The kernel's answer about permissions leaves such restrictions out.
+            let file = directory.join(".writable");
+            File::create(&file).and_then(|_| std::fs::remove_file(&file))
+        } else {
+            let access = Access::WRITE_OK | Access::EXEC_OK;
+            rustix::fs::accessat(CWD, directory, access, AtFlags::empty()).map_err(io::Error::from)
+        };
+        tried.map_err(|error| format!("the tests can't write to {}: {error}", directory.display()))?;
     }
     Ok(())
 }

@@ -170,17 +170,25 @@ impl<'a> Request<'a> {
         if uid.is_some_and(|uid| uid == 0 || uid == u32::MAX) {
             return Err(refuse("bad-isolation", "tests can't run as root").into());
         }
-        let io = |what: &str, error: io::Error| Refused::from(refuse("io", format!("{what}: {error}")));
-        let mut left = data.leftovers().map_err(|error| io("leftovers", error))?;
-        left.extend(processes::living(uid).map_err(|error| io("the process table", error))?);
-        left.extend(uid.map(shared::left_by).unwrap_or_default());
+        let (left, base) = std::thread::scope(|scope| {
+            // Looking at a large tree takes as long as looking at everything else.
+            let tree = || Snapshot::take(&identity.repo);
+            let base = std::thread::Builder::new().name("base".to_owned()).spawn_scoped(scope, tree);
+            let left = left_behind(&data, uid);
+            let base = match base {
+                Ok(base) => base.join().unwrap_or_else(|_| Err(io::Error::other("nobody looked at it"))),
+                Err(_) => tree(),
+            };
+            (left, base)
+        });
+        let left = left?;
         if !left.is_empty() {
             // What an earlier request left is ended, but the worker isn't trusted any more.
             processes::end_leftovers(uid);
             let refusal = refuse("unclean", "an earlier request left something; replace this worker");
             return Err(Refused { refusal, unclean: left });
         }
-        let base = Snapshot::take(&identity.repo).map_err(|error| io("the base tree", error))?;
+        let base = base.map_err(|error| refuse("io", format!("the base tree: {error}")))?;
         Ok(Self { command, identity, data, found, rules, deadline, powers, uid, base })
     }
 
@@ -367,6 +375,15 @@ impl<'a> Request<'a> {
         env.extend(self.command.baseline_sha.clone().map(|sha| ("WARM_BASELINE_SHA".to_owned(), sha)));
         env
     }
+}
+
+/// What is there of an earlier request, in words.
+fn left_behind(data: &Data, uid: Option<u32>) -> Result<Vec<String>, Refusal> {
+    let io = |what: &str, error: io::Error| refuse("io", format!("{what}: {error}"));
+    let mut left = data.leftovers().map_err(|error| io("leftovers", error))?;
+    left.extend(processes::living(uid).map_err(|error| io("the process table", error))?);
+    left.extend(uid.map(shared::left_by).unwrap_or_default());
+    Ok(left)
 }
 
 fn collect(
