@@ -95,11 +95,11 @@ impl Shared {
     async fn idle(&self) {
         loop {
             // An observation that waits for its caller isn't waited for; one that the daemon settles itself is.
-            let busy = self.services.running.all().iter().any(|live| {
+            let quiet = self.services.running.all().iter().all(|live| {
                 let record = live.record();
-                !is_final(record.state) && !(record.keep && record.state == ReplayState::Observed)
+                is_final(record.state) || (record.keep && record.state == ReplayState::Observed)
             });
-            if !busy {
+            if quiet {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(25)).await;
