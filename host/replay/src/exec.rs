@@ -66,10 +66,12 @@ impl Session {
             // The worker takes each generation once.
             return Err(failed("this lease has been spent"));
         }
-        if self.services.is_marked(worker).await {
+        let (marked, checked) =
+            tokio::join!(self.services.is_marked(worker), self.check(worker, lease.facts.pod_uid.as_deref()));
+        if marked {
             return Err(SpendError::Quarantined);
         }
-        if let Err(fault) = self.check(worker, lease.facts.pod_uid.as_deref()).await {
+        if let Err(fault) = checked {
             return Err(self.not_the_pod(worker, &fault).await);
         }
         let record = live.record();

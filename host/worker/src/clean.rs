@@ -1,5 +1,6 @@
 //! After a request: nothing of it may be left, and that is looked at, not hoped.
 
+use crate::beside::beside;
 use crate::helper::{self, Action, Order};
 use crate::snapshot::Snapshot;
 use crate::tree::Place;
@@ -13,23 +14,28 @@ pub(crate) fn clean(place: &Place, uid: Option<u32>, base: &Snapshot, repo: &Pat
     unclean.extend(place.unmount().err());
     // Without the power to override permissions only their owner can empty the directories of the request's user.
     let action = Action::Wipe { directories: place.written(), shared: shared::directories() };
-    let wiping = helper::begin(&Order { uid, sandbox: None, action });
-    // Meanwhile: nothing of the request is in the base.
-    let after = Snapshot::take(repo);
-    match wiping.and_then(helper::finish) {
+    // Nothing of the request is in the base.
+    let wipe = || helper::call(&Order { uid, sandbox: None, action });
+    let (after, wiped) = beside(|| Snapshot::take(repo), wipe);
+    match wiped {
         Ok(answer) => unclean.extend(answer.notes),
         Err(error) => unclean.push(format!("cleaning as the request's user: {error}")),
     }
-    unclean.extend(remove::entry(place.root()).err());
-    if let Some(uid) = uid {
-        unclean.extend(shared::left_by(uid));
-    }
+    // Nothing is started any more, so who still lives can be looked for beside what lies about.
+    let (living, lying) = beside(
+        || processes::living(uid),
+        || {
+            let mut left: Vec<String> = remove::entry(place.root()).err().into_iter().collect();
+            left.extend(uid.map(shared::left_by).unwrap_or_default());
+            left
+        },
+    );
+    unclean.extend(lying);
     match after {
         Ok(after) => unclean.extend(base.differences(&after)),
         Err(error) => unclean.push(format!("the base tree can't be looked at: {error}")),
     }
-    // Last: nothing above may have started anything that stays.
-    match processes::living(uid) {
+    match living {
         Ok(living) => unclean.extend(living),
         Err(error) => unclean.push(format!("the process table can't be read: {error}")),
     }

@@ -176,23 +176,8 @@ impl Helper {
 /// # Errors
 /// What it says, or why it said nothing.
 pub(crate) fn call(order: &Order) -> Result<Answer, String> {
-    begin(order).and_then(finish)
-}
-
-/// The first half of [`call`]: the caller has something to do meanwhile.
-///
-/// # Errors
-/// Why it can't be started.
-pub(crate) fn begin(order: &Order) -> Result<Helper, String> {
     let started = Helper::start(order, Stdio::null(), Stdio::null());
-    started.map_err(|error| format!("a helper can't be started: {error}"))
-}
-
-/// The second half of [`call`].
-///
-/// # Errors
-/// What it says, or why it said nothing.
-pub(crate) fn finish(mut helper: Helper) -> Result<Answer, String> {
+    let mut helper = started.map_err(|error| format!("a helper can't be started: {error}"))?;
     let answer = match helper.answer() {
         Ok(answer) => answer,
         Err(error) => {

@@ -6,6 +6,7 @@
 //! fork and exec.
 
 mod artifacts;
+mod beside;
 mod check;
 mod clean;
 mod confine;

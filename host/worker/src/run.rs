@@ -1,6 +1,7 @@
 //! One request, from the command to the verdict.
 
 use crate::artifacts::{self, Allowance};
+use crate::beside::beside;
 use crate::check::{self, Found, Rules, refuse};
 use crate::data::Data;
 use crate::helper::{Action, Helper, Order, Sandbox, checked};
@@ -170,17 +171,8 @@ impl<'a> Request<'a> {
         if uid.is_some_and(|uid| uid == 0 || uid == u32::MAX) {
             return Err(refuse("bad-isolation", "tests can't run as root").into());
         }
-        let (left, base) = std::thread::scope(|scope| {
-            // Looking at a large tree takes as long as looking at everything else.
-            let tree = || Snapshot::take(&identity.repo);
-            let base = std::thread::Builder::new().name("base".to_owned()).spawn_scoped(scope, tree);
-            let left = left_behind(&data, uid);
-            let base = match base {
-                Ok(base) => base.join().unwrap_or_else(|_| Err(io::Error::other("nobody looked at it"))),
-                Err(_) => tree(),
-            };
-            (left, base)
-        });
+        // Looking at a large tree takes as long as looking at everything else.
+        let (base, left) = beside(|| Snapshot::take(&identity.repo), || left_behind(&data, uid));
         let left = left?;
         if !left.is_empty() {
             // What an earlier request left is ended, but the worker isn't trusted any more.

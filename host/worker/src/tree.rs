@@ -65,13 +65,15 @@ impl Place {
                 .and_then(|()| fs::set_permissions(&self.root, fs::Permissions::from_mode(0o710)))
                 .map_err(|error| wrong(&self.root, error))?;
         }
+        // Owners other than this process's own user have no place in the map. Early: it gets ready while the directories are made.
+        let users = (mounts && plain).then_some(self.uid).flatten().and_then(|uid| Users::start(uid).ok());
         for path in OWN.map(|name| self.own(name)) {
             DirBuilder::new().mode(0o700).create(&path).map_err(|error| wrong(&path, error))?;
             self.give(&path).map_err(|error| wrong(&path, error))?;
         }
         let tree = self.tree();
         fs::create_dir(&tree).map_err(|error| wrong(&tree, error))?;
-        let owned = if mounts && let Ok(owned) = self.mount(base, plain) {
+        let owned = if mounts && let Ok(owned) = self.mount(base, users) {
             self.overlay = true;
             owned
         } else {
@@ -86,19 +88,8 @@ impl Place {
 
     /// Shows the base, read-only and as the request user's own, in another place: copying it up then needs no other
     /// owner, so that a large tree costs nothing until it is written to.
-    fn map(&self, base: &Path, uid: u32) -> io::Result<PathBuf> {
-        let order = Order { uid: None, sandbox: None, action: Action::Users };
-        let mut helper = Helper::start(&order, Stdio::null(), Stdio::null())?;
-        let taken = (|| {
-            helper::checked(helper.answer()?).map_err(io::Error::other)?;
-            let own = |name: &str| format!("/proc/{}/{name}", helper.pid.as_raw_nonzero());
-            for map in ["uid_map", "gid_map"] {
-                fs::write(own(map), format!("0 {uid} 1\n"))?;
-            }
-            File::open(own("ns/user"))
-        })();
-        helper.end();
-        let users = taken?;
+    fn map(&self, base: &Path, users: Users) -> io::Result<PathBuf> {
+        let users = users.namespace()?;
         let mapped = self.own("base");
         DirBuilder::new().mode(0o700).create(&mapped)?;
         let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
@@ -110,7 +101,7 @@ impl Place {
     }
 
     /// Lays an overlay over the base; whether it belongs to the request's user already.
-    fn mount(&self, base: &Path, plain: bool) -> io::Result<bool> {
+    fn mount(&self, base: &Path, users: Option<Users>) -> io::Result<bool> {
         let before = File::open("/proc/thread-self/ns/mnt")?;
         own_mounts()?;
         let confined = self.root.ancestors().nth(2).is_some_and(|data| confine::confine(data, base).is_ok());
@@ -124,8 +115,7 @@ impl Place {
         fs::set_permissions(&upper, fs::Permissions::from_mode(fs::metadata(base)?.mode() & 0o777))?;
         DirBuilder::new().mode(0o700).create(&work)?;
         self.give(&upper)?;
-        // Owners other than this process's own user have no place in the map.
-        let mapped = self.uid.filter(|_| plain).and_then(|uid| self.map(base, uid).ok());
+        let mapped = users.and_then(|users| self.map(base, users).ok());
         let lower = mapped.as_deref().unwrap_or(base);
         // Copying up only the owner, not the bytes, is what makes giving the tree away cheap.
         let options = |extra: &str| {
@@ -231,6 +221,39 @@ impl Place {
         // Not there when the base couldn't be mapped.
         let _ = rustix::mount::unmount(self.own("base"), UnmountFlags::DETACH);
         unmounted
+    }
+}
+
+/// A user namespace in which root stands for the request's user; a helper holds it until it is taken.
+struct Users {
+    helper: Option<Helper>,
+    uid: u32,
+}
+
+impl Users {
+    /// Starts the helper and doesn't wait for it.
+    fn start(uid: u32) -> io::Result<Self> {
+        let order = Order { uid: None, sandbox: None, action: Action::Users };
+        Ok(Self { helper: Some(Helper::start(&order, Stdio::null(), Stdio::null())?), uid })
+    }
+
+    /// Takes the namespace, and ends the helper.
+    fn namespace(mut self) -> io::Result<File> {
+        let helper = self.helper.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        helper::checked(helper.answer()?).map_err(io::Error::other)?;
+        let own = |name: &str| format!("/proc/{}/{name}", helper.pid.as_raw_nonzero());
+        for map in ["uid_map", "gid_map"] {
+            fs::write(own(map), format!("0 {} 1\n", self.uid))?;
+        }
+        File::open(own("ns/user"))
+    }
+}
+
+impl Drop for Users {
+    fn drop(&mut self) {
+        if let Some(helper) = self.helper.take() {
+            helper.end();
+        }
     }
 }
 
