@@ -115,6 +115,26 @@ impl Server {
     /// Serves until `stop` ends; then no connection is accepted, what is in flight may end within the drain time, and
     /// the rest is cut off. Returns how many connections were.
     pub async fn serve(self, control: Arc<Control>, stop: impl Future<Output = ()>) -> usize {
+        let limits = self.limits;
+        let respond = move |request: http::Request<Incoming>, peer| {
+            let control = Arc::clone(&control);
+            async move {
+                match head_within(&request, &limits) {
+                    Ok(()) => control.respond(request, peer).await,
+                    Err(refused) => control.refuse(request, peer, &refused),
+                }
+            }
+        };
+        self.serve_with(respond, stop).await
+    }
+
+    /// As [`Server::serve`], with something else behind the connections, which judges heads itself. The benches put a
+    /// constant there, to see what connections cost alone.
+    pub async fn serve_with<F, R>(self, respond: F, stop: impl Future<Output = ()>) -> usize
+    where
+        F: Fn(http::Request<Incoming>, IpAddr) -> R + Clone + Send + 'static,
+        R: Future<Output = http::Response<Body>> + Send + 'static,
+    {
         let Self { listener, limits } = self;
         let places = Arc::new(Semaphore::new(limits.connections));
         let graceful = GracefulShutdown::new();
@@ -138,7 +158,7 @@ impl Server {
             match accepted {
                 Ok((stream, peer)) => {
                     let watcher = graceful.watcher();
-                    let connection = connection(stream, peer.ip(), Arc::clone(&control), limits);
+                    let connection = connection(stream, peer.ip(), respond.clone(), limits);
                     connections.spawn(async move {
                         let _place = place;
                         if let Err(error) = watcher.watch(connection).await {
@@ -175,27 +195,25 @@ fn listen(address: SocketAddr, waiting: u32) -> io::Result<TcpListener> {
     socket.listen(waiting)
 }
 
-fn connection(
+fn connection<F, R>(
     stream: TcpStream,
     peer: IpAddr,
-    control: Arc<Control>,
+    respond: F,
     limits: ServerLimits,
 ) -> hyper::server::conn::http1::Connection<
     TokioIo<TcpStream>,
     impl hyper::service::Service<http::Request<Incoming>, Response = http::Response<Body>, Error = Infallible, Future: Send>,
-> {
+>
+where
+    F: Fn(http::Request<Incoming>, IpAddr) -> R + Send + 'static,
+    R: Future<Output = http::Response<Body>> + Send + 'static,
+{
     // Answers are small and written whole: waiting for more to send would only delay them. Where it can't be set, they
     // are slower, and right.
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request| {
-        let control = Arc::clone(&control);
-        async move {
-            let answer = match head_within(&request, &limits) {
-                Ok(()) => control.respond(request, peer).await,
-                Err(refused) => control.refuse(request, peer, &refused),
-            };
-            Ok::<_, Infallible>(answer)
-        }
+        let answer = respond(request, peer);
+        async move { Ok::<_, Infallible>(answer.await) }
     });
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
