@@ -4,7 +4,8 @@ use crate::error::ReadError;
 use crate::row::{Kind, Row};
 use crate::schema::{open_reader, row_of};
 use parking_lot::Mutex;
-use rusqlite::{Connection, OptionalExtension, named_params};
+use rusqlite::{Connection, OptionalExtension, ToSql};
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Connections that are kept when nobody reads.
@@ -23,6 +24,25 @@ pub struct RowFilter {
     pub machine: Option<String>,
     /// With this name.
     pub name: Option<String>,
+}
+
+impl RowFilter {
+    /// The question for one page: rows after ?1, at most ?2, then the filter's values in the order of its fields. What
+    /// isn't asked for isn't in it, so that an index can answer.
+    pub(crate) fn sql(&self) -> String {
+        let mut sql = "SELECT position, id, kind, machine, name, owner, endpoint, attrs, observed_at, ttl_ms, seq \
+             FROM row WHERE position > ?1"
+            .to_owned();
+        // A name is nearly unique, so its index finds the least; the unary plus keeps the others from being chosen.
+        let by_name = self.name.is_some();
+        let fields = [("kind", self.kind.is_some()), ("machine", self.machine.is_some()), ("name", by_name)];
+        for (index, (field, _)) in fields.into_iter().filter(|(_, asked)| *asked).enumerate() {
+            let plus = if by_name && field != "name" { "+" } else { "" };
+            // Writing to a String can't fail.
+            let _ = write!(sql, " AND {plus}{field} = ?{}", index + 3);
+        }
+        sql + " ORDER BY position LIMIT ?2"
+    }
 }
 
 /// Some rows in order of registration.
@@ -89,15 +109,14 @@ impl Readers {
     pub(crate) fn rows(&self, filter: &RowFilter, after: Option<Position>, limit: usize) -> Result<Page, ReadError> {
         let after = after.map_or(0, |position| i64::try_from(position.0).unwrap_or(i64::MAX));
         self.read(|connection| {
-            let mut statement = connection.prepare_cached(
-                "SELECT position, id, kind, machine, name, owner, endpoint, attrs, observed_at, ttl_ms, seq FROM row \
-                 WHERE position > :after AND (:kind IS NULL OR kind = :kind) AND (:machine IS NULL OR machine = :machine) \
-                 AND (:name IS NULL OR name = :name) ORDER BY position LIMIT :limit",
-            )?;
-            let mut found = statement.query(named_params! {
-                ":after": after, ":kind": filter.kind.map(Kind::as_str), ":machine": filter.machine, ":name": filter.name,
-                ":limit": i64::try_from(limit).unwrap_or(i64::MAX),
-            })?;
+            let mut statement = connection.prepare_cached(&filter.sql())?;
+            let kind = filter.kind.map(Kind::as_str);
+            let limit_rows = i64::try_from(limit).unwrap_or(i64::MAX);
+            let mut values: Vec<&dyn ToSql> = vec![&after, &limit_rows];
+            values.extend(kind.as_ref().map(|kind| kind as &dyn ToSql));
+            values.extend(filter.machine.as_ref().map(|machine| machine as &dyn ToSql));
+            values.extend(filter.name.as_ref().map(|name| name as &dyn ToSql));
+            let mut found = statement.query(values.as_slice())?;
             let mut page = Page::default();
             while let Some(columns) = found.next()? {
                 let (row, position, _) = row_of(columns)?;

@@ -13,7 +13,8 @@ use std::time::Duration;
 const APPLICATION_ID: i32 = 0x7761_726d;
 
 /// What leads from each version to the next; a file's version is the number of steps that it has seen.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = [
+    "
 CREATE TABLE counter (
   one INTEGER PRIMARY KEY CHECK (one = 1),
   -- The last number that a change was given.
@@ -46,7 +47,16 @@ CREATE TABLE record (
   body TEXT NOT NULL,
   PRIMARY KEY (kind, id)
 ) STRICT;
-"];
+",
+    // For lists. Each ends with the row's place in the order of registration, as every index does, so a list in that
+    // order needs no sorting. An update that leaves kind, machine and name alone doesn't touch them.
+    "
+CREATE INDEX row_kind ON row (kind);
+CREATE INDEX row_machine ON row (machine);
+CREATE INDEX row_kind_machine ON row (kind, machine);
+CREATE INDEX row_name ON row (name);
+",
+];
 
 /// The version that this program writes.
 #[allow(clippy::cast_possible_wrap, clippy::cast_possible_truncation, reason = "a handful")]

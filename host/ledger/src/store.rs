@@ -316,12 +316,16 @@ impl Store {
     }
 
     fn put(&mut self, row: Row) -> Result<Arc<Row>, StoreError> {
-        let known = self.mirror.as_ref().and_then(|mirror| mirror.entry(&row.id)).map(|(_, position)| position);
+        let known = self.mirror.as_ref().and_then(|mirror| mirror.entry(&row.id));
+        let moved = known.is_some_and(|(before, _)| {
+            (before.kind, &before.machine, &before.name) != (row.kind, &row.machine, &row.name)
+        });
+        let known = known.map(|(_, position)| position);
         let seq = signed(self.next_seq())?;
         let position = known.unwrap_or(self.counter.position + 1);
         let (at, observed_at) = (signed(position)?, signed(row.observed_at)?);
         let connection = self.connection()?;
-        let written = if known.is_some() {
+        let written = if moved {
             connection
                 .prepare_cached(
                     "UPDATE row SET kind = ?3, machine = ?4, name = ?5, owner = ?6, endpoint = ?7, attrs = ?8, \
@@ -340,6 +344,14 @@ impl Store {
                     row.ttl_ms,
                     seq
                 ])?
+        } else if known.is_some() {
+            // A column that is named is rewritten in its indexes, even with the value that it had.
+            connection
+                .prepare_cached(
+                    "UPDATE row SET owner = ?3, endpoint = ?4, attrs = ?5, observed_at = ?6, ttl_ms = ?7, seq = ?8 \
+                     WHERE position = ?1 AND id = ?2",
+                )?
+                .execute(params![at, row.id, row.owner, row.endpoint, row.attrs, observed_at, row.ttl_ms, seq])?
         } else {
             connection
                 .prepare_cached(

@@ -241,7 +241,7 @@ async fn a_look_changes_nothing_and_needs_no_pause() {
     let ledger = case.open();
     ledger.done(plain(instance("i"))).await;
     ledger.put_record("k", "r", Expect::Any, 1.into()).await.unwrap();
-    let found = Inspection { schema: 1, rows: 1, records: 1 };
+    let found = Inspection { schema: 2, rows: 1, records: 1 };
     assert_eq!(Ledger::inspect(&case.path()).unwrap(), Some(found));
     ledger.done(plain(beat("i", "{}"))).await;
     ledger.close().await;

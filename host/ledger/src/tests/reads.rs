@@ -63,6 +63,96 @@ async fn pages_follow_the_order_of_registration() {
 }
 
 #[tokio::test]
+async fn every_filter_is_answered_by_an_index_in_order() {
+    let case = Case::new();
+    case.open().close().await;
+    let connection = rusqlite::Connection::open(case.path()).unwrap();
+    let plan = |filter: &RowFilter| -> String {
+        let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {}", filter.sql())).unwrap();
+        // The values don't matter for the plan: none are bound.
+        let mut lines = statement.raw_query();
+        let mut plan = String::new();
+        while let Some(line) = lines.next().unwrap() {
+            plan += &line.get::<_, String>(3).unwrap();
+            plan += "; ";
+        }
+        plan
+    };
+    let text = || Some("x".to_owned());
+    let kind = Some(Kind::PodWorkerLease);
+    for (kind, machine, name, index) in [
+        (kind, None, None, "row_kind "),
+        (None, text(), None, "row_machine "),
+        (kind, text(), None, "row_kind_machine "),
+        (None, None, text(), "row_name "),
+        (kind, None, text(), "row_name "),
+        (None, text(), text(), "row_name "),
+        (kind, text(), text(), "row_name "),
+    ] {
+        let plan = plan(&RowFilter { kind, machine, name });
+        assert!(plan.contains(&format!("USING INDEX {index}")), "{plan}");
+        assert!(plan.contains("rowid>?") && !plan.contains("SORT") && !plan.contains("SCAN"), "{plan}");
+    }
+    assert!(plan(&RowFilter::default()).contains("USING INTEGER PRIMARY KEY (rowid>?)"));
+}
+
+#[tokio::test]
+async fn a_row_that_moves_is_found_where_it_is() {
+    let case = Case::new();
+    let ledger = case.open();
+    let draft = |kind, machine: &str, name: &str| {
+        Operation::Register(RowDraft {
+            id: "i".into(),
+            kind,
+            machine: machine.into(),
+            name: name.into(),
+            endpoint: None,
+            attrs: "{}".into(),
+            ttl_ms: 1.0,
+        })
+    };
+    let found = |kind, machine: &str, name: &str| {
+        let (kind, machine, name) = (Some(kind), Some(machine.to_owned()), Some(name.to_owned()));
+        let filters = [
+            RowFilter { kind, machine: machine.clone(), name: name.clone() },
+            RowFilter { kind, machine: machine.clone(), name: None },
+            RowFilter { kind, machine: None, name: None },
+            RowFilter { kind: None, machine, name: None },
+            RowFilter { kind: None, machine: None, name },
+        ];
+        filters.map(|filter| ledger.rows(&filter, None, 9).unwrap().rows.len())
+    };
+    ledger.done(plain(draft(Kind::Instance, "a", "n"))).await;
+    assert_eq!(found(Kind::Instance, "a", "n"), [1; 5]);
+    ledger.done(plain(draft(Kind::Image, "b", "o"))).await;
+    assert_eq!(found(Kind::Instance, "a", "n"), [0; 5]);
+    assert_eq!(found(Kind::Image, "b", "o"), [1; 5]);
+    ledger.done(plain(beat("i", "{\"x\":1}"))).await;
+    assert_eq!(found(Kind::Image, "b", "o"), [1; 5]);
+    ledger.close().await;
+}
+
+#[tokio::test]
+async fn a_ledger_of_the_first_schema_is_brought_up_to_date() {
+    let case = Case::new();
+    let ledger = case.open();
+    ledger.done(plain(instance("i"))).await;
+    ledger.close().await;
+    rusqlite::Connection::open(case.path())
+        .unwrap()
+        .execute_batch(
+            "DROP INDEX row_kind; DROP INDEX row_machine; DROP INDEX row_kind_machine; DROP INDEX row_name; \
+             PRAGMA user_version = 1",
+        )
+        .unwrap();
+    let ledger = case.open();
+    let instances = RowFilter { kind: Some(Kind::Instance), ..RowFilter::default() };
+    assert_eq!(ledger.rows(&instances, None, 9).unwrap().rows.len(), 1);
+    ledger.close().await;
+    assert_eq!(Ledger::inspect(&case.path()).unwrap().unwrap().schema, 2);
+}
+
+#[tokio::test]
 async fn the_view_pages_and_finds() {
     use crate::mirror::Mirror;
     use std::sync::Arc;
