@@ -8,7 +8,7 @@ use crate::queue::{Done, Outcome, Queue, Task};
 use crate::reader::{Page, Position, Readers, Record, RowFilter};
 use crate::row::{Instant as Millis, Row};
 use crate::schema::{self, Inspection, OpenError};
-use crate::stats::{Counters, Stats};
+use crate::stats::{Counters, Observer, Stats, Unobserved};
 use crate::store::{Expect, Store};
 use crate::turnstile::Turnstile;
 use crate::writer::Writer;
@@ -47,6 +47,8 @@ pub struct Options {
     pub tombstones: u64,
     /// The time, asked under the lock.
     pub clock: Arc<dyn Fn() -> Millis + Send + Sync>,
+    /// Who is told how long the writer's steps took.
+    pub observer: Arc<dyn Observer>,
 }
 
 impl Options {
@@ -63,6 +65,7 @@ impl Options {
             group_size: 1024,
             tombstones: 65_536,
             clock: Arc::new(system_time),
+            observer: Arc::new(Unobserved),
         }
     }
 }
@@ -134,6 +137,7 @@ impl Ledger {
             group_size: options.group_size.max(1),
             clock: options.clock,
             counters: Arc::clone(&counters),
+            observer: options.observer,
         };
         let (end, ended) = watch::channel(false);
         std::thread::Builder::new()

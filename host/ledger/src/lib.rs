@@ -30,7 +30,7 @@ pub use operation::*;
 pub use reader::{Page, Position, Record, RowFilter};
 pub use row::*;
 pub use schema::{Inspection, OpenError};
-pub use stats::Stats;
+pub use stats::{Observer, Stats};
 pub use store::Expect;
 pub use worker::*;
 

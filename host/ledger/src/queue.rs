@@ -32,6 +32,8 @@ pub(crate) type Outcome = Result<Done, ApplyError>;
 
 pub(crate) struct Job {
     ticket: u64,
+    /// When it came into the queue.
+    pub(crate) queued: Instant,
     pub(crate) deadline: Instant,
     pub(crate) task: Task,
     pub(crate) reply: oneshot::Sender<Outcome>,
@@ -57,6 +59,7 @@ impl Queue {
 
     pub(crate) fn push(&self, task: Task, deadline: Instant) -> Result<(u64, oneshot::Receiver<Outcome>), ApplyError> {
         let (reply, result) = oneshot::channel();
+        let queued = Instant::now();
         let mut state = self.state.lock();
         if state.closed {
             return Err(ApplyError::Closed);
@@ -66,7 +69,7 @@ impl Queue {
         }
         state.tickets += 1;
         let ticket = state.tickets;
-        state.jobs.push_back(Job { ticket, deadline, task, reply });
+        state.jobs.push_back(Job { ticket, queued, deadline, task, reply });
         drop(state);
         self.work.notify_one();
         Ok((ticket, result))

@@ -2,6 +2,29 @@
 
 use crate::store::Refresh;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Is told, on the writer's thread, how long its steps took. Each call delays everybody who waits: it counts, and never
+/// blocks, asks the system or panics.
+pub trait Observer: Send + Sync {
+    /// A request waited so long in the queue before its turn came.
+    fn waited(&self, queue: Duration);
+
+    /// The policy took so long over one request, whatever came of it.
+    fn decided(&self, took: Duration);
+
+    /// A commit of so many changes took so long, whether or not it succeeded.
+    fn committed(&self, took: Duration, changes: u64);
+}
+
+/// Nobody listens.
+pub(crate) struct Unobserved;
+
+impl Observer for Unobserved {
+    fn waited(&self, _: Duration) {}
+    fn decided(&self, _: Duration) {}
+    fn committed(&self, _: Duration, _: u64) {}
+}
 
 /// A moment's figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use crate::operation::{
 };
 use crate::queue::{Done, Job, Outcome, Queue, Task};
 use crate::row::Instant as Millis;
-use crate::stats::Counters;
+use crate::stats::{Counters, Observer};
 use crate::store::{Refresh, Store, StoreError, lookup};
 use crate::worker::{WorkerFacts, WorkerState, worker_row_id};
 use crate::{fence::Rule, json};
@@ -39,6 +39,7 @@ pub(crate) struct Writer {
     pub(crate) group_size: usize,
     pub(crate) clock: Arc<dyn Fn() -> Millis + Send + Sync>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) observer: Arc<dyn Observer>,
 }
 
 /// What went on in one group.
@@ -165,7 +166,10 @@ impl Writer {
             self.store.end();
             None
         } else {
-            self.store.commit().err()
+            let begun = Instant::now();
+            let failed = self.store.commit().err();
+            self.observer.committed(begun.elapsed(), group.writes);
+            failed
         };
         if let Some(error) = failed {
             tracing::error!(%error, writes = group.writes, "the ledger's commit failed; everything is opened and read anew");
@@ -184,7 +188,9 @@ impl Writer {
 
     /// One job; an error is the store's.
     fn one(&mut self, job: &Job, group: &mut Group) -> Result<Outcome, StoreError> {
-        if Instant::now() >= job.deadline {
+        let begun = Instant::now();
+        self.observer.waited(begun.saturating_duration_since(job.queued));
+        if begun >= job.deadline {
             return Ok(Err(ApplyError::Busy));
         }
         let outcome = match &job.task {
@@ -236,7 +242,10 @@ impl Writer {
         let decision = {
             let decider = Arc::clone(&self.decider);
             let decide = AssertUnwindSafe(|| decider.decide(view, &at, &submission.caller, &submission.operation));
-            catch_unwind(decide)
+            let begun = Instant::now();
+            let decision = catch_unwind(decide);
+            self.observer.decided(begun.elapsed());
+            decision
         };
         if !self.store.reclaim()? {
             tracing::warn!("a decider kept the ledger's view; all rows were read anew");

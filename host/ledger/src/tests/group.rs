@@ -7,7 +7,7 @@ use crate::*;
 use parking_lot::Mutex;
 use rusqlite::Connection;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 fn part(operation: Operation) -> Part {
@@ -379,4 +379,39 @@ async fn a_fault_of_the_hosts_own_costs_one_group_and_not_the_writer() {
     ledger.done(plain(instance("after"))).await;
     assert_eq!(ledger.row(&worker_row_id("w1")).unwrap(), None);
     ledger.close().await;
+}
+
+#[derive(Default)]
+struct Watching {
+    waited: AtomicU64,
+    decided: AtomicU64,
+    committed: Mutex<Vec<u64>>,
+}
+
+impl Observer for Watching {
+    fn waited(&self, _: Duration) {
+        self.waited.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn decided(&self, _: Duration) {
+        self.decided.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn committed(&self, _: Duration, changes: u64) {
+        self.committed.lock().push(changes);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_watches_is_told_of_every_step() {
+    let case = Case::new();
+    let watching = Arc::new(Watching::default());
+    let ledger = Ledger::open(&case.path(), Options { observer: watching.clone(), ..case.options() }).unwrap();
+    ledger.done(plain(instance("one"))).await;
+    ledger.refusal(plain(Operation::Remove { id: "nobody".into() })).await;
+    ledger.put_record("note", "n", Expect::Absent, serde_json::json!({})).await.unwrap();
+    ledger.close().await;
+    // The host's own records are asked of no policy, and a refusal alone needs no commit.
+    assert_eq!((watching.waited.load(Ordering::SeqCst), watching.decided.load(Ordering::SeqCst)), (3, 2));
+    assert_eq!(*watching.committed.lock(), [1, 1]);
 }
