@@ -1,11 +1,12 @@
 //! After a request: nothing of it may be left, and that is looked at, not hoped.
 
 use crate::beside::beside;
-use crate::helper::{self, Action, Order};
+use crate::helper::{self, Action, Helper, Order};
 use crate::snapshot::Snapshot;
 use crate::tree::Place;
 use crate::{processes, remove, shared};
 use std::path::Path;
+use std::process::Stdio;
 
 /// Ends processes, takes the tree apart, empties the directories as their user and looks at what remains.
 /// Returns what isn't clean, one line each.
@@ -14,23 +15,17 @@ pub(crate) fn clean(place: &Place, uid: Option<u32>, base: &Snapshot, repo: &Pat
     unclean.extend(place.unmount().err());
     // Without the power to override permissions only their owner can empty the directories of the request's user.
     let action = Action::Wipe { directories: place.written(), shared: shared::directories() };
-    // Nothing of the request is in the base.
-    let wipe = || helper::call(&Order { uid, sandbox: None, action });
-    let (after, wiped) = beside(|| Snapshot::take(repo), wipe);
-    match wiped {
+    let wiping = Helper::start(&Order { uid, sandbox: None, action }, Stdio::null(), Stdio::null());
+    // Nothing but this helper is started any more, so who still lives can be looked for meanwhile; and nothing of the
+    // request is in the base.
+    let helper = wiping.as_ref().ok().map(|helper| helper.pid);
+    let (after, living) = beside(|| Snapshot::take(repo), || processes::living(uid, helper));
+    match wiping.map_err(|error| format!("a helper can't be started: {error}")).and_then(helper::finish) {
         Ok(answer) => unclean.extend(answer.notes),
         Err(error) => unclean.push(format!("cleaning as the request's user: {error}")),
     }
-    // Nothing is started any more, so who still lives can be looked for beside what lies about.
-    let (living, lying) = beside(
-        || processes::living(uid),
-        || {
-            let mut left: Vec<String> = remove::entry(place.root()).err().into_iter().collect();
-            left.extend(uid.map(shared::left_by).unwrap_or_default());
-            left
-        },
-    );
-    unclean.extend(lying);
+    unclean.extend(remove::entry(place.root()).err());
+    unclean.extend(uid.map(shared::left_by).unwrap_or_default());
     match after {
         Ok(after) => unclean.extend(base.differences(&after)),
         Err(error) => unclean.push(format!("the base tree can't be looked at: {error}")),

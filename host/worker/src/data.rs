@@ -52,19 +52,17 @@ impl Data {
         }
     }
 
-    /// Accepts a generation above the highest seen, and remembers it before anything else happens.
+    /// Whether a generation is above the highest seen. It counts as seen once it is [remembered](Self::remember).
     ///
     /// # Errors
     /// `stale-generation`, `io` (a damaged record too: what was seen is then unknown).
-    pub(crate) fn accept(&self, generation: u64) -> Result<(), Refusal> {
+    pub(crate) fn admit(&self, generation: u64) -> Result<(), Refusal> {
         let seen = self.highest().map_err(|error| refuse("io", format!("the highest generation seen: {error}")))?;
         if generation < 1 || generation <= seen {
             let message = format!("generation {generation} isn't above {seen}, the highest that this worker has seen");
             return Err(refuse("stale-generation", message));
         }
-        self.remember(generation).map_err(|error| {
-            refuse("io", format!("generation {generation} can't be kept in {}: {error}", self.root.display()))
-        })
+        Ok(())
     }
 
     fn highest(&self) -> io::Result<u64> {
@@ -80,7 +78,11 @@ impl Data {
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the record is damaged; replace this worker"))
     }
 
-    fn remember(&self, generation: u64) -> io::Result<()> {
+    /// Keeps an admitted generation, durably: nothing of its request may begin before.
+    ///
+    /// # Errors
+    /// What writing answers; whether it is kept is then unknown.
+    pub(crate) fn remember(&self, generation: u64) -> io::Result<()> {
         let new = self.root.join("generation.new");
         let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
         writeln!(file, "{generation}")?;
@@ -112,6 +114,13 @@ impl Data {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Data {
+        fn accept(&self, generation: u64) -> Result<(), Refusal> {
+            self.admit(generation)?;
+            self.remember(generation).map_err(|error| refuse("io", error.to_string()))
+        }
+    }
 
     #[test]
     fn a_generation_is_accepted_once_and_survives() {

@@ -177,7 +177,14 @@ impl Helper {
 /// What it says, or why it said nothing.
 pub(crate) fn call(order: &Order) -> Result<Answer, String> {
     let started = Helper::start(order, Stdio::null(), Stdio::null());
-    let mut helper = started.map_err(|error| format!("a helper can't be started: {error}"))?;
+    finish(started.map_err(|error| format!("a helper can't be started: {error}"))?)
+}
+
+/// Waits for the answer and the end of a helper that has nothing to print.
+///
+/// # Errors
+/// What it says, or why it said nothing.
+pub(crate) fn finish(mut helper: Helper) -> Result<Answer, String> {
     let answer = match helper.answer() {
         Ok(answer) => answer,
         Err(error) => {

@@ -81,12 +81,14 @@ fn of_request(uid: Option<u32>) -> io::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// What lives of a request or of its user, in words; empty when nothing does.
+/// What lives of a request or of its user, in words; empty when nothing does but the helper that cleans for it.
 ///
 /// # Errors
 /// When the table can't be read.
-pub(crate) fn living(uid: Option<u32>) -> io::Result<Vec<String>> {
-    Ok(of_request(uid)?.iter().map(|process| format!("process {} ({})", process.pid, process.name)).collect())
+pub(crate) fn living(uid: Option<u32>, helper: Option<Pid>) -> io::Result<Vec<String>> {
+    let helper = helper.map(|helper| helper.as_raw_nonzero().get());
+    let found = of_request(uid)?.into_iter().filter(|process| Some(process.pid) != helper);
+    Ok(found.map(|process| format!("process {} ({})", process.pid, process.name)).collect())
 }
 
 /// Whether the table shows this process with this user: a `/proc` that hides processes would prove nothing.

@@ -155,12 +155,18 @@ struct Request<'a> {
     base: Snapshot,
 }
 
-impl<'a> Request<'a> {
-    /// All that is looked at before anything of the request exists. The order is contract.
-    fn accept(command: &'a Command, identity: &'a Identity, arrived: Instant) -> Result<Self, Refused> {
-        check::identity(command, identity)?;
-        let data = Data::open(&identity.data)?;
-        data.accept(command.generation)?;
+/// What a request finds before anything of it exists.
+struct Looked {
+    found: Vec<Found>,
+    rules: Rules,
+    deadline: Instant,
+    powers: Powers,
+    uid: Option<u32>,
+    base: Snapshot,
+}
+
+impl Looked {
+    fn around(command: &Command, identity: &Identity, data: &Data, arrived: Instant) -> Result<Self, Refused> {
         let left = check::time_left(command)?;
         let deadline = arrived + left.saturating_sub(check::reserve(left));
         let found = check::files(command, &identity.repo)?;
@@ -172,7 +178,7 @@ impl<'a> Request<'a> {
             return Err(refuse("bad-isolation", "tests can't run as root").into());
         }
         // Looking at a large tree takes as long as looking at everything else.
-        let (base, left) = beside(|| Snapshot::take(&identity.repo), || left_behind(&data, uid));
+        let (base, left) = beside(|| Snapshot::take(&identity.repo), || left_behind(data, uid));
         let left = left?;
         if !left.is_empty() {
             // What an earlier request left is ended, but the worker isn't trusted any more.
@@ -181,6 +187,24 @@ impl<'a> Request<'a> {
             return Err(Refused { refusal, unclean: left });
         }
         let base = base.map_err(|error| refuse("io", format!("the base tree: {error}")))?;
+        Ok(Self { found, rules, deadline, powers, uid, base })
+    }
+}
+
+impl<'a> Request<'a> {
+    /// All that is looked at before anything of the request exists. The order is contract.
+    fn accept(command: &'a Command, identity: &'a Identity, arrived: Instant) -> Result<Self, Refused> {
+        check::identity(command, identity)?;
+        let data = Data::open(&identity.data)?;
+        data.admit(command.generation)?;
+        // From here on the generation is spent, whatever is found. Writing that down waits for the disk.
+        let (kept, looked) =
+            beside(|| data.remember(command.generation), || Looked::around(command, identity, &data, arrived));
+        kept.map_err(|error| {
+            let place = identity.data.display();
+            refuse("io", format!("generation {} can't be kept in {place}: {error}", command.generation))
+        })?;
+        let Looked { found, rules, deadline, powers, uid, base } = looked?;
         Ok(Self { command, identity, data, found, rules, deadline, powers, uid, base })
     }
 
@@ -373,7 +397,7 @@ impl<'a> Request<'a> {
 fn left_behind(data: &Data, uid: Option<u32>) -> Result<Vec<String>, Refusal> {
     let io = |what: &str, error: io::Error| refuse("io", format!("{what}: {error}"));
     let mut left = data.leftovers().map_err(|error| io("leftovers", error))?;
-    left.extend(processes::living(uid).map_err(|error| io("the process table", error))?);
+    left.extend(processes::living(uid, None).map_err(|error| io("the process table", error))?);
     left.extend(uid.map(shared::left_by).unwrap_or_default());
     Ok(left)
 }
