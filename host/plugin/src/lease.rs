@@ -10,7 +10,7 @@ use crate::limits::{Limits, VIEW_ROWS};
 use crate::slot::{Kind, Slot};
 use crate::world::World;
 use std::sync::Arc;
-use wasmtime::component::Component;
+use wasmtime::component::{Component, ComponentExportIndex, ComponentNamedList, Instance, InstancePre, Lower};
 
 pub use bindings::exports::warmhold::policy::leases::{
     Change, Moment, PortRequest, RowDraft, Transition, Verdict, WorkerDraft, WorkerRequest,
@@ -135,7 +135,66 @@ pub struct LeaseKind;
 
 /// A lease policy, compiled and matched with its imports.
 #[derive(Clone)]
-pub struct LeaseProgram(bindings::LeasePolicyPre<Host<LeaseHost>>);
+pub struct LeaseProgram {
+    /// For the questions of a load.
+    policy: bindings::LeasePolicyPre<Host<LeaseHost>>,
+    /// For decisions: looking at every export's type, as the generated binding does for each new instance, costs as much
+    /// as a short decision, and a decision calls one.
+    instance: InstancePre<Host<LeaseHost>>,
+    functions: Arc<Functions>,
+}
+
+/// Where a component's functions for decisions are.
+struct Functions {
+    register_resource: ComponentExportIndex,
+    heartbeat: ComponentExportIndex,
+    remove_resource: ComponentExportIndex,
+    lease_port: ComponentExportIndex,
+    renew_port: ComponentExportIndex,
+    release_port: ComponentExportIndex,
+    register_worker: ComponentExportIndex,
+    acquire_worker: ComponentExportIndex,
+    renew_worker: ComponentExportIndex,
+    release_worker: ComponentExportIndex,
+    sanitize_worker: ComponentExportIndex,
+    quarantine_worker: ComponentExportIndex,
+}
+
+impl Functions {
+    fn of(component: &Component) -> wasmtime::Result<Self> {
+        let missing = |name: &str| wasmtime::format_err!("the component doesn't export `{name}`");
+        let leases = component.get_export_index(None, INTERFACE).ok_or_else(|| missing(INTERFACE))?;
+        let find = |name: &str| component.get_export_index(Some(&leases), name).ok_or_else(|| missing(name));
+        Ok(Self {
+            register_resource: find("register-resource")?,
+            heartbeat: find("heartbeat")?,
+            remove_resource: find("remove-resource")?,
+            lease_port: find("lease-port")?,
+            renew_port: find("renew-port")?,
+            release_port: find("release-port")?,
+            register_worker: find("register-worker")?,
+            acquire_worker: find("acquire-worker")?,
+            renew_worker: find("renew-worker")?,
+            release_worker: find("release-worker")?,
+            sanitize_worker: find("sanitize-worker")?,
+            quarantine_worker: find("quarantine-worker")?,
+        })
+    }
+}
+
+/// The interface that decides.
+const INTERFACE: &str = "warmhold:policy/leases@0.1.0";
+
+/// Calls one function of an instance. Its type is checked here: a program that was loaded has the right ones.
+fn invoke<P: ComponentNamedList + Lower>(
+    store: &mut wasmtime::Store<Host<LeaseHost>>,
+    instance: &Instance,
+    function: &ComponentExportIndex,
+    params: P,
+) -> wasmtime::Result<Verdict> {
+    let function = instance.get_typed_func::<P, (Verdict,)>(&mut *store, function)?;
+    Ok(function.call(store, params)?.0)
+}
 
 impl std::fmt::Debug for LeaseProgram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -198,7 +257,12 @@ impl LeaseSlot {
     /// As [`LeaseSlot::decide`].
     pub fn instantiate(&self) -> Result<(), PolicyFault> {
         self.call("instantiate", |inner, generation| {
-            question(inner, &generation.program, &generation.identity, &generation.limits, "instantiate", |_, _| Ok(()))
+            let frame = Frame { now_ms: 0, seed: String::new() };
+            let call = CallState::new(&generation.identity, &generation.limits, frame);
+            let host = Host { call, own: Arc::new(EmptyLedger) as LeaseHost };
+            call::run(&inner.engine, &generation.identity, "instantiate", host, |store| {
+                generation.program.instance.instantiate(store).map(drop)
+            })
         })
     }
 }
@@ -220,22 +284,32 @@ fn decide(
     let frame = Frame { now_ms: at.now, seed: at.fresh_id.clone() };
     let host = Host { call: CallState::new(identity, limits, frame), own: view };
     call::run(&inner.engine, identity, request.function(), host, |store| {
-        let policy = program.0.instantiate(&mut *store)?;
+        let instance = program.instance.instantiate(&mut *store)?;
         store.data_mut().call.made = true;
-        let leases = policy.warmhold_policy_leases();
+        let of = &*program.functions;
         match request {
-            LeaseRequest::RegisterResource(draft) => leases.call_register_resource(store, at, who, draft),
-            LeaseRequest::Heartbeat { id, attrs } => leases.call_heartbeat(store, at, who, id, attrs.as_ref()),
-            LeaseRequest::RemoveResource { id } => leases.call_remove_resource(store, at, who, id),
-            LeaseRequest::LeasePort(request) => leases.call_lease_port(store, at, who, request),
-            LeaseRequest::RenewPort { port, lease_id } => leases.call_renew_port(store, at, who, *port, lease_id),
-            LeaseRequest::ReleasePort { port, lease_id } => leases.call_release_port(store, at, who, *port, lease_id),
-            LeaseRequest::RegisterWorker(draft) => leases.call_register_worker(store, at, who, draft),
-            LeaseRequest::AcquireWorker(request) => leases.call_acquire_worker(store, at, who, request),
-            LeaseRequest::RenewWorker(request) => leases.call_renew_worker(store, at, who, request),
-            LeaseRequest::ReleaseWorker(request) => leases.call_release_worker(store, at, who, request),
-            LeaseRequest::SanitizeWorker(request) => leases.call_sanitize_worker(store, at, who, request),
-            LeaseRequest::QuarantineWorker(request) => leases.call_quarantine_worker(store, at, who, request),
+            LeaseRequest::RegisterResource(draft) => invoke(store, &instance, &of.register_resource, (at, who, draft)),
+            LeaseRequest::Heartbeat { id, attrs } => {
+                invoke(store, &instance, &of.heartbeat, (at, who, id.as_str(), attrs.as_deref()))
+            }
+            LeaseRequest::RemoveResource { id } => {
+                invoke(store, &instance, &of.remove_resource, (at, who, id.as_str()))
+            }
+            LeaseRequest::LeasePort(request) => invoke(store, &instance, &of.lease_port, (at, who, request)),
+            LeaseRequest::RenewPort { port, lease_id } => {
+                invoke(store, &instance, &of.renew_port, (at, who, *port, lease_id.as_str()))
+            }
+            LeaseRequest::ReleasePort { port, lease_id } => {
+                invoke(store, &instance, &of.release_port, (at, who, *port, lease_id.as_str()))
+            }
+            LeaseRequest::RegisterWorker(draft) => invoke(store, &instance, &of.register_worker, (at, who, draft)),
+            LeaseRequest::AcquireWorker(request) => invoke(store, &instance, &of.acquire_worker, (at, who, request)),
+            LeaseRequest::RenewWorker(request) => invoke(store, &instance, &of.renew_worker, (at, who, request)),
+            LeaseRequest::ReleaseWorker(request) => invoke(store, &instance, &of.release_worker, (at, who, request)),
+            LeaseRequest::SanitizeWorker(request) => invoke(store, &instance, &of.sanitize_worker, (at, who, request)),
+            LeaseRequest::QuarantineWorker(request) => {
+                invoke(store, &instance, &of.quarantine_worker, (at, who, request))
+            }
         }
     })
 }
@@ -245,7 +319,9 @@ impl Kind for LeaseKind {
     type Program = LeaseProgram;
 
     fn link(inner: &Inner, component: &Component) -> wasmtime::Result<LeaseProgram> {
-        Ok(LeaseProgram(bindings::LeasePolicyPre::new(inner.lease.instantiate_pre(component)?)?))
+        let instance = inner.lease.instantiate_pre(component)?;
+        let policy = bindings::LeasePolicyPre::new(instance.clone())?;
+        Ok(LeaseProgram { policy, instance, functions: Arc::new(Functions::of(component)?) })
     }
 
     fn identify(
@@ -303,7 +379,7 @@ fn question<R>(
     let frame = Frame { now_ms: 0, seed: function.to_owned() };
     let host = Host { call: CallState::new(identity, limits, frame), own: Arc::new(EmptyLedger) as LeaseHost };
     call::run(&inner.engine, identity, function, host, |store| {
-        let policy = program.0.instantiate(&mut *store)?;
+        let policy = program.policy.instantiate(&mut *store)?;
         store.data_mut().call.made = true;
         ask(&policy, store)
     })
