@@ -1,9 +1,14 @@
 //! The listening side: a loop of its own over hyper, since every limit must be ours to state.
 //!
-//! What is beyond a limit waits or is turned away; nothing grows without one. Connections beyond theirs stay in the
-//! kernel's queue until one ends. A head must arrive in time, which also ends connections that idle. A head that is too
-//! large or has too many headers is answered in the same form as every other refusal; one of more than twice that isn't
-//! even read, and hyper's own 431 has no body.
+//! What is beyond a limit makes room or is turned away; nothing grows without one, and nothing waits in a queue behind
+//! clients that do nothing. When every connection is taken, the one that has waited longest without a request is ended
+//! for the new one; when a request is in hand on each, the new one is answered 503. A head that is too large or has too
+//! many headers is answered in the same form as every other refusal; one of more than twice that isn't even read, and
+//! hyper's own 431 has no body.
+
+mod refusal;
+mod seats;
+mod wire;
 
 use crate::error::ApiError;
 use crate::http::Control;
@@ -11,46 +16,76 @@ use crate::listen::ListenAddress;
 use axum::body::Body;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulShutdown;
+use refusal::Refusal;
+use seats::{Patience, Seated, Seats};
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use wire::{Answering, Wire};
+
+/// So many connections beyond the limit are told so at the same time; more are closed without a word.
+const TURNED_AWAY: usize = 64;
+/// How long nothing is accepted when the system has nothing left for another connection.
+const EXHAUSTED: Duration = Duration::from_millis(20);
+/// How often that is told.
+const TELL: Duration = Duration::from_secs(10);
 
 /// What connections may take.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
     /// Connections at once.
     pub connections: usize,
-    /// Connections that wait in the kernel's queue; those beyond are turned away there.
+    /// Connections that wait in the kernel's queue to be accepted; those beyond are turned away there.
     pub waiting: u32,
     /// Headers of a request.
     pub headers: usize,
     /// Bytes of a request's address and headers.
     pub head: usize,
-    /// For a head to arrive, counted from the end of the request before: so also how long a connection may idle.
+    /// For a head to arrive, counted from the connection's begin or the head's first byte.
     pub head_time: Duration,
+    /// For a connection to do nothing after an answer.
+    pub idle_time: Duration,
+    /// For a client to take in some more of an answer.
+    pub stall_time: Duration,
     /// For what is in flight to end, once the server is to stop.
     pub drain: Duration,
 }
 
 impl Default for ServerLimits {
-    /// 1,024 connections, as many waiting, 64 headers in 32 KiB, 30 s for a head, 10 s to drain.
+    /// 1,024 connections, as many waiting, 64 headers in 16 KiB, 10 s for a head, 60 s idle, 30 s for a piece of an answer,
+    /// 10 s to drain.
     fn default() -> Self {
         Self {
             connections: 1024,
             waiting: 1024,
             headers: 64,
-            head: 32 << 10,
-            head_time: Duration::from_secs(30),
+            head: 16 << 10,
+            head_time: Duration::from_secs(10),
+            idle_time: Duration::from_secs(60),
+            stall_time: Duration::from_secs(30),
             drain: Duration::from_secs(10),
         }
+    }
+}
+
+impl ServerLimits {
+    fn patience(&self) -> Patience {
+        Patience { head: self.head_time, idle: self.idle_time, stall: self.stall_time }
+    }
+
+    /// How often connections are looked through.
+    fn tick(&self) -> Duration {
+        let shortest = self.head_time.min(self.idle_time).min(self.stall_time);
+        (shortest / 4).clamp(Duration::from_millis(5), Duration::from_secs(1))
     }
 }
 
@@ -136,45 +171,57 @@ impl Server {
         R: Future<Output = http::Response<Body>> + Send + 'static,
     {
         let Self { listener, limits } = self;
-        let places = Arc::new(Semaphore::new(limits.connections));
+        let doors = Doors {
+            places: Arc::new(Semaphore::new(limits.connections)),
+            aside: Arc::new(Semaphore::new(TURNED_AWAY)),
+            seats: Seats::new(),
+        };
         let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
+        let mut exhausted = Exhausted::default();
+        let tick = limits.tick();
+        let mut sweep = tokio::time::interval(tick);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stop = std::pin::pin!(stop);
         loop {
-            let accepted = async {
-                // Never closed, so this can't fail.
-                let place = Arc::clone(&places).acquire_owned().await.ok();
-                (place, listener.accept().await)
-            };
-            let (place, accepted) = tokio::select! {
+            let accepted = tokio::select! {
                 () = &mut stop => break,
+                _ = sweep.tick() => {
+                    doors.seats.sweep(limits.patience(), tick);
+                    continue;
+                }
                 // Ended ones are collected as they end, so that the set doesn't grow.
                 Some(ended) = connections.join_next() => {
                     report(ended);
                     continue;
                 }
-                accepted = accepted => accepted,
+                accepted = listener.accept() => accepted,
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let watcher = graceful.watcher();
-                    let connection = connection(stream, peer.ip(), respond.clone(), limits);
+                    let place = tokio::select! {
+                        () = &mut stop => break,
+                        place = doors.place() => place,
+                    };
+                    let Some(place) = place else {
+                        doors.turn_away(stream);
+                        continue;
+                    };
+                    let connection = connection(stream, peer.ip(), doors.seats.take(), respond.clone(), limits);
+                    let watched = graceful.watch(connection);
                     connections.spawn(async move {
                         let _place = place;
-                        if let Err(error) = watcher.watch(connection).await {
+                        if let Err(error) = watched.await {
                             // Clients go away, idle and send nonsense; none of it is a fault of ours.
                             tracing::debug!(%error, "a connection ended early");
                         }
                     });
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "a connection can't be accepted");
-                    // Out of file descriptors, most likely: the error comes again at once, until one is free.
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
+                Err(error) => exhausted.wait(&error, &doors.seats).await,
             }
         }
         drop(listener);
+        doors.seats.stop();
         if tokio::time::timeout(limits.drain, graceful.shutdown()).await.is_err() {
             tracing::warn!(left = connections.len(), "requests were cut off: they took longer than the drain time");
         }
@@ -184,6 +231,60 @@ impl Server {
         let cut = connections.len();
         connections.shutdown().await;
         cut
+    }
+}
+
+/// Who may come in.
+struct Doors {
+    places: Arc<Semaphore>,
+    /// Places of those that are told that there is none.
+    aside: Arc<Semaphore>,
+    seats: Arc<Seats>,
+}
+
+impl Doors {
+    /// A place, if need be another's; None when a request is in hand on every connection.
+    async fn place(&self) -> Option<tokio::sync::OwnedSemaphorePermit> {
+        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+            return Some(place);
+        }
+        if !self.seats.make_room() {
+            return None;
+        }
+        // It waits for nobody to give its place back: its task is woken, and has nothing left to do.
+        Arc::clone(&self.places).acquire_owned().await.ok()
+    }
+
+    fn turn_away(&self, stream: TcpStream) {
+        if let Ok(place) = Arc::clone(&self.aside).try_acquire_owned() {
+            tokio::spawn(async move {
+                refusal::turn_away(stream).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+/// What is done when the system gives no more connections.
+#[derive(Default)]
+struct Exhausted {
+    told: Option<Instant>,
+}
+
+impl Exhausted {
+    async fn wait(&mut self, error: &io::Error, seats: &Seats) {
+        if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
+            // The client went away before its turn: the next one is fine.
+            return;
+        }
+        // File descriptors, most likely. One that is given back does for the next connection; without one the error comes
+        // again at once.
+        let room = seats.make_room();
+        if self.told.is_none_or(|told| told.elapsed() >= TELL) {
+            self.told = Some(Instant::now());
+            tracing::warn!(%error, room, "a connection can't be accepted; raise the limit of open files (ulimit -n)");
+        }
+        tokio::time::sleep(EXHAUSTED).await;
     }
 }
 
@@ -198,11 +299,17 @@ fn listen(address: SocketAddr, waiting: u32) -> io::Result<TcpListener> {
 fn connection<F, R>(
     stream: TcpStream,
     peer: IpAddr,
+    seated: Seated,
     respond: F,
     limits: ServerLimits,
 ) -> hyper::server::conn::http1::Connection<
-    TokioIo<TcpStream>,
-    impl hyper::service::Service<http::Request<Incoming>, Response = http::Response<Body>, Error = Infallible, Future: Send>,
+    TokioIo<Wire>,
+    impl hyper::service::Service<
+        http::Request<Incoming>,
+        Response = http::Response<Answering>,
+        Error = Infallible,
+        Future: Send,
+    >,
 >
 where
     F: Fn(http::Request<Incoming>, IpAddr) -> R + Send + 'static,
@@ -211,16 +318,23 @@ where
     // Answers are small and written whole: waiting for more to send would only delay them. Where it can't be set, they
     // are slower, and right.
     let _ = stream.set_nodelay(true);
+    let seat = Arc::clone(&seated.seat);
     let service = service_fn(move |request| {
-        let answer = respond(request, peer);
-        async move { Ok::<_, Infallible>(answer.await) }
+        let seat = Arc::clone(&seat);
+        let answer = seat.begin().map(|()| respond(request, peer));
+        async move {
+            let answer = match answer {
+                Ok(answer) => answer.await,
+                Err(end) => Refusal::of(end).response(),
+            };
+            Ok::<_, Infallible>(answer.map(|body| Answering::new(body, seat)))
+        }
     });
+    // No timer of hyper's: it would be made anew for each request. The sweeps see who is slow.
     hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.head_time)
         .max_headers(limits.headers.saturating_mul(2))
         .max_buf_size(limits.head.saturating_mul(2).max(8 << 10))
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(Wire::new(stream, seated)), service)
 }
 
 fn head_within<B>(request: &http::Request<B>, limits: &ServerLimits) -> Result<(), ApiError> {

@@ -10,6 +10,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod connections;
 mod forms;
 mod limits;
 mod lists;
