@@ -63,7 +63,7 @@ pub enum Write {
 }
 
 /// The highest generation: above it a double no longer tells two apart.
-const MAX_GENERATION: u64 = (1 << 53) - 1;
+pub(crate) const MAX_GENERATION: u64 = (1 << 53) - 1;
 
 /// Judges a whole change, and answers what to write.
 ///

@@ -58,14 +58,9 @@ pub enum Fault {
 /// # Errors
 /// See [`JsonError`]; anything after the value but white space is an error too.
 pub fn parse(text: impl AsRef<[u8]>, duplicates: Duplicates) -> Result<Value, JsonError> {
-    let bytes = text.as_ref();
-    let text = std::str::from_utf8(bytes).map_err(|e| JsonError { at: e.valid_up_to(), fault: Fault::NotUtf8 })?;
-    let mut parser = Parser { text, bytes, at: 0, duplicates };
+    let mut parser = Parser::of(text.as_ref(), duplicates)?;
     let value = parser.value(0)?;
-    parser.space();
-    if parser.at < bytes.len() {
-        return Err(parser.unexpected("something follows the value"));
-    }
+    parser.end()?;
     Ok(value)
 }
 
@@ -77,6 +72,56 @@ pub fn parse_object(text: impl AsRef<[u8]>, duplicates: Duplicates) -> Result<Ma
     match parse(text, duplicates)? {
         Value::Object(map) => Ok(map),
         _ => Err(JsonError { at: 0, fault: Fault::Unexpected("an object was expected") }),
+    }
+}
+
+/// The values of one JSON array, read one after the other, so that a long list never is a tree of values.
+pub struct Items<'a> {
+    parser: Parser<'a>,
+    begun: bool,
+    ended: bool,
+}
+
+impl<'a> Items<'a> {
+    /// Reads the values of this text.
+    ///
+    /// # Errors
+    /// It is no array.
+    pub fn of(text: &'a [u8], duplicates: Duplicates) -> Result<Self, JsonError> {
+        let mut parser = Parser::of(text, duplicates)?;
+        // A row holds attributes, and those may be as deep as anywhere else.
+        parser.depth += 1;
+        parser.space();
+        if !parser.take(b'[') {
+            return Err(parser.unexpected("an array was expected"));
+        }
+        Ok(Self { parser, begun: false, ended: false })
+    }
+
+    fn item(&mut self) -> Result<Option<Value>, JsonError> {
+        self.parser.space();
+        if self.parser.take(b']') {
+            self.parser.end()?;
+            return Ok(None);
+        }
+        if self.begun && !self.parser.take(b',') {
+            return Err(self.parser.unexpected("a comma or ] was expected"));
+        }
+        self.begun = true;
+        self.parser.value(0).map(Some)
+    }
+}
+
+impl Iterator for Items<'_> {
+    type Item = Result<Value, JsonError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let item = self.item().transpose();
+        self.ended = !matches!(item, Some(Ok(_)));
+        item
     }
 }
 
@@ -165,7 +210,7 @@ fn write_number(out: &mut String, number: &Number) {
     }
 }
 
-fn write_string(out: &mut String, text: &str) {
+pub(crate) fn write_string(out: &mut String, text: &str) {
     out.push('"');
     for c in text.chars() {
         match c {
@@ -214,9 +259,25 @@ struct Parser<'a> {
     bytes: &'a [u8],
     at: usize,
     duplicates: Duplicates,
+    /// How deep values may be nested.
+    depth: usize,
 }
 
-impl Parser<'_> {
+impl<'a> Parser<'a> {
+    fn of(bytes: &'a [u8], duplicates: Duplicates) -> Result<Self, JsonError> {
+        let text = std::str::from_utf8(bytes).map_err(|e| JsonError { at: e.valid_up_to(), fault: Fault::NotUtf8 })?;
+        Ok(Self { text, bytes, at: 0, duplicates, depth: MAX_DEPTH })
+    }
+
+    /// Nothing but white space may be left.
+    fn end(&mut self) -> Result<(), JsonError> {
+        self.space();
+        if self.at < self.bytes.len() {
+            return Err(self.unexpected("something follows the value"));
+        }
+        Ok(())
+    }
+
     fn fail(&self, fault: Fault) -> JsonError {
         JsonError { at: self.at, fault }
     }
@@ -245,7 +306,7 @@ impl Parser<'_> {
     fn value(&mut self, depth: usize) -> Result<Value, JsonError> {
         self.space();
         match self.peek() {
-            Some(b'{' | b'[') if depth >= MAX_DEPTH => Err(self.fail(Fault::TooDeep)),
+            Some(b'{' | b'[') if depth >= self.depth => Err(self.fail(Fault::TooDeep)),
             Some(b'{') => self.object(depth),
             Some(b'[') => self.array(depth),
             Some(b'"') => Ok(Value::String(self.string()?)),

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{oneshot, watch};
 
 /// How long the start waits for another process that holds the lock, and [`Ledger::close`] for the last writes.
-const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What a ledger needs to know.
 #[derive(Clone)]
@@ -348,7 +348,7 @@ fn make_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// A file next to the ledger's.
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     name.into()

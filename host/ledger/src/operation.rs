@@ -231,6 +231,27 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Every one.
+    pub const ALL: [Self; 17] = [
+        Self::NotFound,
+        Self::NotOwner,
+        Self::Invalid,
+        Self::Conflict,
+        Self::StaleWorkerLease,
+        Self::NoWarmWorker,
+        Self::WorkerIdUsed,
+        Self::WorkerIdConflict,
+        Self::LeaseExpired,
+        Self::NotLeased,
+        Self::NotSanitizing,
+        Self::AlreadyQuarantined,
+        Self::NoPort,
+        Self::PortLeaseRequiresAllocator,
+        Self::PodWorkerRequiresAllocator,
+        Self::OverQuota,
+        Self::NotNow,
+    ];
+
     /// The stable code.
     #[must_use]
     pub fn code(self) -> &'static str {

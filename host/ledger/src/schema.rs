@@ -3,6 +3,7 @@
 use crate::row::{Kind, Row};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -207,7 +208,7 @@ fn inspect_with(path: &Path) -> Result<Inspection, OpenError> {
 }
 
 /// The schema's version, 0 for a new file.
-fn version(connection: &Connection, path: &Path) -> Result<i32, OpenError> {
+pub(crate) fn version(connection: &Connection, path: &Path) -> Result<i32, OpenError> {
     let failed = |source| OpenError::sqlite(path, source);
     let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i32>(0)).map_err(failed);
     let (found, application) = (number("PRAGMA user_version")?, number("PRAGMA application_id")?);
@@ -239,6 +240,23 @@ pub(crate) fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Op
         transaction.pragma_update(None, "user_version", VERSION).map_err(failed)?;
     }
     transaction.commit().map_err(failed)
+}
+
+/// What a file of this version consists of: each table and index with the statement that makes it.
+pub(crate) fn parts(connection: &Connection) -> rusqlite::Result<BTreeMap<(String, String), String>> {
+    let mut statement =
+        connection.prepare("SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'")?;
+    let parts = statement.query_map([], |part| Ok(((part.get(0)?, part.get(1)?), part.get(2)?)))?;
+    parts.collect()
+}
+
+/// The same for a file as the migrations make it.
+pub(crate) fn right_parts(version: i32) -> rusqlite::Result<BTreeMap<(String, String), String>> {
+    let connection = Connection::open_in_memory()?;
+    for step in MIGRATIONS.iter().take(usize::try_from(version).unwrap_or_default()) {
+        connection.execute_batch(step)?;
+    }
+    parts(&connection)
 }
 
 /// The one connection that writes. Never waits by itself: see the turnstile.
@@ -275,7 +293,7 @@ pub(crate) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
 
 /// For a look at a file by who holds the turn. Without a log nobody has the file open, and SQLite is told that it can't
 /// change: else it would leave an empty log behind. With a log it must take part in the locking.
-fn open_inspector(path: &Path) -> rusqlite::Result<Connection> {
+pub(crate) fn open_inspector(path: &Path) -> rusqlite::Result<Connection> {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     if Path::new(&log).exists() {

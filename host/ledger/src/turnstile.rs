@@ -14,6 +14,16 @@ use std::time::{Duration, Instant};
 /// A file of its own beside the ledger: SQLite's files are opened by nobody but SQLite.
 pub(crate) struct Turnstile(OwnedFd);
 
+/// The turn together with the turnstile; held until it is dropped.
+pub(crate) struct Held(Turnstile);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Can't fail for a descriptor that is open and holds the lock.
+        let _ = flock(&self.0.0, FlockOperation::Unlock);
+    }
+}
+
 /// Held until it is dropped.
 pub(crate) struct Turn<'a>(&'a OwnedFd);
 
@@ -36,13 +46,22 @@ impl Turnstile {
 
     /// Waits for the turn at most this long; none when it didn't come. Not fair: for the start alone.
     pub(crate) fn take_within(&self, wait: Duration) -> io::Result<Option<Turn<'_>>> {
+        Ok(self.lock_within(wait)?.then_some(Turn(&self.0)))
+    }
+
+    /// As [`Turnstile::take_within`], for who keeps the turn longer than a function's call.
+    pub(crate) fn hold(self, wait: Duration) -> io::Result<Option<Held>> {
+        Ok(self.lock_within(wait)?.then_some(Held(self)))
+    }
+
+    fn lock_within(&self, wait: Duration) -> io::Result<bool> {
         let end = Instant::now() + wait;
         loop {
             match flock(&self.0, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(Turn(&self.0))),
+                Ok(()) => return Ok(true),
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
-                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(Errno::WOULDBLOCK) => return Ok(false),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -87,6 +87,15 @@ pub fn worker_row_id(worker_id: &str) -> String {
     format!("{WORKER_PREFIX}{worker_id}")
 }
 
+/// A worker's id: `[a-zA-Z0-9][a-zA-Z0-9._-]{0,95}`.
+#[must_use]
+pub fn is_worker_id(id: &str) -> bool {
+    let mut bytes = id.bytes();
+    id.len() <= 96
+        && bytes.next().is_some_and(|byte| byte.is_ascii_alphanumeric())
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
+}
+
 /// The id of a port's row.
 #[must_use]
 pub fn port_row_id(port: u16) -> String {

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 use std::sync::Arc;
-use warmhold_ledger::WorkerKey;
-use warmhold_ledger::json;
+pub(super) use warmhold_ledger::is_worker_id;
+use warmhold_ledger::{WorkerKey, is_blank, json};
 
 /// The largest time to live of a worker or a port, and the clip for ports.
 pub(super) const MAX_TTL_MS: u64 = 24 * 60 * 60 * 1000;
@@ -39,14 +39,6 @@ pub(super) fn worker_ttl(fields: &Map<String, Value>) -> Option<u64> {
     whole(fields.get("ttlMs")?, 1, MAX_TTL_MS)
 }
 
-/// A worker's id: `[a-zA-Z0-9][a-zA-Z0-9._-]{0,95}`.
-pub(super) fn is_worker_id(id: &str) -> bool {
-    let mut bytes = id.bytes();
-    id.len() <= 96
-        && bytes.next().is_some_and(|byte| byte.is_ascii_alphanumeric())
-        && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
-}
-
 /// A worker's key: its four texts, and the whole object in canonical text.
 pub(super) fn worker_key(fields: &Map<String, Value>) -> Option<(WorkerKey, Arc<str>)> {
     let object = fields.get("key")?.as_object()?;
@@ -58,11 +50,6 @@ pub(super) fn worker_key(fields: &Map<String, Value>) -> Option<(WorkerKey, Arc<
         architecture: part("architecture")?,
     };
     Some((key, json::object_to_text(object).into()))
-}
-
-/// White space as ECMAScript's `trim` knows it: U+FEFF counts, U+0085 doesn't.
-fn is_blank(text: &str) -> bool {
-    text.chars().all(|c| c == '\u{feff}' || (c.is_whitespace() && c != '\u{85}'))
 }
 
 #[cfg(test)]

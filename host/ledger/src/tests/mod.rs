@@ -11,3 +11,4 @@ mod processes;
 mod reads;
 mod routes;
 mod support;
+mod transfer;
