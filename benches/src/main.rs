@@ -5,6 +5,7 @@
 //! was acknowledged and isn't there, a replay that isn't observed.
 
 mod commit;
+mod control;
 mod decision;
 mod disk;
 mod measure;
@@ -30,18 +31,31 @@ fn run(arguments: &[&str]) -> Result<()> {
     match arguments {
         // What `commit` starts under strace: not a part of its own.
         [commit::COUNTED, folder] => return commit::counted(folder.as_ref()),
+        // What `control` starts beside the daemon.
+        [control::LOAD] => return control::load(),
+        [control::SERVE, "--root", root, who] => return control::serve(root.as_ref(), who),
         [] => {
             measure::machine();
             decision::run()?;
             commit::run()?;
             warm::run()?;
             start::run()?;
+            control::run(&control::Plan::parse(&[])?)?;
         }
         ["decision"] => measure::with_machine(decision::run)?,
         ["commit"] => measure::with_machine(commit::run)?,
         ["replay"] => measure::with_machine(warm::run)?,
         ["start"] => measure::with_machine(start::run)?,
-        other => bail!("there is no part {:?}; use: decision, commit, replay, start, or none for all", other.join(" ")),
+        ["control", options @ ..] => {
+            let plan = control::Plan::parse(options)?;
+            measure::machine();
+            control::run(&plan)?;
+        }
+        other => bail!(
+            "there is no part {:?}; use: decision, commit, replay, start, {}, or none for all",
+            other.join(" "),
+            control::USAGE
+        ),
     }
     Ok(())
 }

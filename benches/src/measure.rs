@@ -22,6 +22,11 @@ impl Times {
         sorted.get(rank - 1).copied().unwrap_or_default()
     }
 
+    /// How many.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// All together.
     pub(crate) fn sum(&self) -> Duration {
         self.0.iter().sum()
