@@ -39,20 +39,26 @@ pub struct RequestLimits {
     pub body: usize,
     /// Bytes of a policy.
     pub policy: usize,
+    /// Bytes of all large bodies that are in memory at the same time. The next one waits for its turn.
+    pub bodies: usize,
     /// For a JSON body to arrive; a policy has four times as long.
     pub body_time: Duration,
     /// For a write to wait for the ledger, counted from the request's head.
     pub write_time: Duration,
+    /// For a question to be answered; replays, preparations and policies have ends of their own.
+    pub read_time: Duration,
 }
 
 impl Default for RequestLimits {
-    /// 1 MiB, 64 MiB for policies, 15 s each.
+    /// 1 MiB, 64 MiB for policies, 256 MiB together, 15 s each.
     fn default() -> Self {
         Self {
             body: 1 << 20,
             policy: 64 << 20,
+            bodies: 256 << 20,
             body_time: Duration::from_secs(15),
             write_time: Duration::from_secs(15),
+            read_time: Duration::from_secs(15),
         }
     }
 }
@@ -81,13 +87,19 @@ pub struct ControlOptions {
 pub struct Control {
     options: ControlOptions,
     metrics: metrics::Metrics,
+    /// The ledger as requests read it.
+    reads: ledger::Reads,
+    /// Room for large bodies.
+    bodies: body::Room,
 }
 
 impl Control {
     /// With these parts.
     #[must_use]
     pub fn new(options: ControlOptions) -> Arc<Self> {
-        Arc::new(Self { options, metrics: metrics::Metrics::default() })
+        let reads = ledger::Reads::new(options.ledger.clone(), options.limits.read_time);
+        let bodies = body::Room::new(options.limits.bodies);
+        Arc::new(Self { options, metrics: metrics::Metrics::default(), reads, bodies })
     }
 
     /// Answers one request; never fails, never panics on what a client sends.
@@ -116,6 +128,26 @@ impl Control {
         let answer = Answer::refusal(error, &exchange.id, exchange.help);
         exchange.finish(answer)
     }
+}
+
+/// Has something done in a task of its own: whole, whether the client waits for it or not.
+async fn undivided<T: Send + 'static>(
+    what: &'static str,
+    task: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::spawn(task).await.unwrap_or_else(|error| {
+        tracing::error!(%error, what, "a task broke off");
+        Err(ApiError::internal())
+    })
+}
+
+/// Waits for an answer that changes nothing, but not for ever.
+async fn within<T>(time: Duration, answer: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    tokio::time::timeout(time, answer).await.unwrap_or_else(|_| {
+        Err(ApiError::unavailable("timed-out", format!("there was no answer within {} s", time.as_secs_f32()))
+            .with_help("nothing was changed; look at the machine's disk and load, then ask again")
+            .with_retry_after(1))
+    })
 }
 
 async fn dispatch(exchange: &mut Exchange, route: route::Route) -> Result<Answer, ApiError> {

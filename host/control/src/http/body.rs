@@ -8,8 +8,46 @@ use http::{StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use warmhold_ledger::json::{self, Duplicates};
+
+/// Up to so many bytes a body counts for nothing: as many connections as there may be have room for one each.
+const SMALL: usize = 64 << 10;
+/// The unit in which room is counted, bytes.
+const UNIT: usize = 1 << 10;
+
+/// Room for large bodies: so many bytes, all of them together.
+pub(super) struct Room {
+    free: Arc<Semaphore>,
+    /// All of it, in units.
+    all: u32,
+}
+
+impl Room {
+    pub(super) fn new(bytes: usize) -> Self {
+        let all = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX).clamp(1, u32::MAX >> 4);
+        Self { free: Arc::new(Semaphore::new(all as usize)), all }
+    }
+
+    /// Waits until there is room for a body of at most so many bytes; None where it needs none.
+    async fn take(&self, bytes: usize, time: Duration) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        if bytes <= SMALL {
+            return Ok(None);
+        }
+        // One that is larger than the whole room has it for itself.
+        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(self.all);
+        match tokio::time::timeout(time, Arc::clone(&self.free).acquire_many_owned(units)).await {
+            // Never closed, so that can't fail.
+            Ok(taken) => Ok(taken.ok()),
+            Err(_) => {
+                Err(ApiError::unavailable("too-many-bodies", "too many large bodies are on their way: try again later")
+                    .with_retry_after(1))
+            }
+        }
+    }
+}
 
 /// How many times the limit is taken in of a body that is too large.
 const DISCARDED: usize = 4;
@@ -66,6 +104,11 @@ async fn read(exchange: &mut Exchange, limit: usize, time: Duration) -> Result<B
     if announced.is_some_and(|length| length > limit as u64) {
         let _ = tokio::time::timeout(time, discard(&mut body, limit.saturating_mul(DISCARDED))).await;
         return Err(too_large());
+    }
+    let expected = announced.and_then(|length| usize::try_from(length).ok()).unwrap_or(limit);
+    // A body without a length has none where there is nothing to come: the usual case of a request without one.
+    if !http_body::Body::is_end_stream(&body) {
+        exchange.room = exchange.control.bodies.take(expected, time).await?;
     }
     let collected = tokio::time::timeout(time, Limited::new(&mut body, limit).collect()).await.map_err(|_| {
         ApiError::new(

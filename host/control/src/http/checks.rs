@@ -3,6 +3,7 @@
 use super::answer::Answer;
 use super::exchange::Exchange;
 use super::route::{Access, Route};
+use super::{Control, within};
 use crate::api::{PolicySlot, PolicyState};
 use crate::error::ApiError;
 use http::{HeaderMap, header};
@@ -96,7 +97,8 @@ pub(super) fn primary(exchange: &Exchange) -> Answer {
 /// `GET /readyz`: the ledger can be read and each slot has a policy that serves.
 pub(super) async fn ready(exchange: &Exchange) -> Result<Answer, ApiError> {
     super::ledger::row(exchange, "readyz").await?;
-    let policies = exchange.control.options.policies.list().await?;
+    let Control { options, .. } = &*exchange.control;
+    let policies = within(options.limits.read_time, options.policies.list()).await?;
     for slot in PolicySlot::ALL {
         if !policies.iter().any(|policy| policy.slot == slot && policy.state == PolicyState::Serving) {
             return Err(ApiError::unavailable("policy-missing", format!("no {slot} policy serves")));

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
+use tokio::sync::OwnedSemaphorePermit;
 use warmhold_ledger::{Caller, PrimaryView};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -23,6 +24,8 @@ pub(super) struct Exchange {
     pub(super) head: Parts,
     /// Until it is read. In a lock only since a body isn't `Sync`, and an exchange is lent across awaits.
     pub(super) body: Mutex<Option<Body>>,
+    /// The room that a large body takes, until the answer is made.
+    pub(super) room: Option<OwnedSemaphorePermit>,
     pub(super) peer: IpAddr,
     pub(super) started: Instant,
     /// In the answer and in the log.
@@ -43,6 +46,7 @@ impl Exchange {
             control,
             head,
             body: Mutex::new(Some(body)),
+            room: None,
             peer,
             started,
             id: uuid::Uuid::new_v4().to_string(),

@@ -2,9 +2,12 @@
 
 use super::checks::not_primary;
 use super::exchange::Exchange;
+use super::within;
 use crate::error::ApiError;
 use http::StatusCode;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
 use warmhold_ledger::{ApplyError, Guard, Ledger, Operation, ReadError, Refusal, Row, Submission};
 
 /// A decision that was written.
@@ -91,21 +94,49 @@ pub(super) fn machine_scope(machine: &str) -> ApiError {
 /// One row, read without waiting for writes.
 pub(super) async fn row(exchange: &Exchange, id: &str) -> Result<Option<Row>, ApiError> {
     let id = id.to_owned();
-    read(exchange.control.options.ledger.clone(), move |ledger| ledger.row(&id)).await
+    exchange.control.reads.read(move |ledger| ledger.row(&id)).await
 }
 
-/// Reads on a thread that may block.
-pub(super) async fn read<T: Send + 'static>(
+/// Reads at the same time: more would only wait for each other, and a disk that hangs must not take a thread for each
+/// question that is ever asked.
+const READS: usize = 64;
+
+/// The ledger as requests read it: on threads that may block, a bounded number of them, for a bounded time.
+#[derive(Clone)]
+pub(super) struct Reads {
     ledger: Ledger,
-    read: impl FnOnce(&Ledger) -> Result<T, ReadError> + Send + 'static,
-) -> Result<T, ApiError> {
-    match tokio::task::spawn_blocking(move || read(&ledger)).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => {
-            tracing::error!(%error, "the ledger can't be read");
-            Err(ApiError::unavailable(error.code(), "the ledger can't be read; the daemon's log has the cause"))
-        }
-        Err(_) => Err(ApiError::unavailable("closing", "the daemon is ending")),
+    turns: Arc<Semaphore>,
+    time: Duration,
+}
+
+impl Reads {
+    pub(super) fn new(ledger: Ledger, time: Duration) -> Self {
+        Self { ledger, turns: Arc::new(Semaphore::new(READS)), time }
+    }
+
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Ledger) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let answer = async {
+            // Never closed, so this can't fail.
+            let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
+            let ledger = self.ledger.clone();
+            let answer = tokio::task::spawn_blocking(move || {
+                let answer = read(&ledger);
+                drop(turn);
+                answer
+            });
+            match answer.await {
+                Ok(Ok(value)) => Ok(value),
+                Ok(Err(error)) => {
+                    tracing::error!(%error, "the ledger can't be read");
+                    Err(ApiError::unavailable(error.code(), "the ledger can't be read; the daemon's log has the cause"))
+                }
+                Err(_) => Err(ApiError::unavailable("closing", "the daemon is ending")),
+            }
+        };
+        within(self.time, answer).await
     }
 }
 

@@ -4,6 +4,7 @@ use super::answer::Answer;
 use super::body::read_typed;
 use super::exchange::Exchange;
 use super::workers::cut;
+use super::{Control, undivided, within};
 use crate::api::{ReplayAsk, ReplayEvent, ReplayRun, ReplayView, Settle};
 use crate::error::{ApiError, Help};
 use axum::body::Body;
@@ -145,13 +146,15 @@ pub(super) async fn list(exchange: &Exchange) -> Result<Answer, ApiError> {
         })?,
     };
     let before = exchange.parameter("before");
-    Answer::json(&exchange.control.options.replays.list(before.as_deref(), limit).await?)
+    let Control { options, .. } = &*exchange.control;
+    Answer::json(&within(options.limits.read_time, options.replays.list(before.as_deref(), limit)).await?)
 }
 
 /// `GET /v1/replays/{id}`.
 pub(super) async fn show(exchange: &Exchange, raw: &str) -> Result<Answer, ApiError> {
     let id = exchange.segment(raw, "invalid-id")?;
-    match exchange.control.options.replays.get(&id).await? {
+    let Control { options, .. } = &*exchange.control;
+    match within(options.limits.read_time, options.replays.get(&id)).await? {
         Some(replay) => Answer::json(&replay),
         None => {
             Err(ApiError::not_found("there is no such replay").with_help("`replays list` shows those that there are"))
@@ -182,12 +185,6 @@ async fn settle(exchange: &Exchange, raw: &str, verdict: Settle) -> Result<Answe
     let id = exchange.segment(raw, "invalid-id")?;
     let replays = std::sync::Arc::clone(&exchange.control.options.replays);
     let caller = exchange.caller()?.clone();
-    // In a task of its own: a verdict is several steps, and a client that goes away must not stop between them.
-    match tokio::spawn(async move { replays.settle(&caller, &id, verdict).await }).await {
-        Ok(settled) => answer(&settled?),
-        Err(error) => {
-            tracing::error!(%error, "settling a replay broke off");
-            Err(ApiError::internal())
-        }
-    }
+    // A verdict is several steps, and a client that goes away must not stop between them.
+    answer(&undivided("settle a replay", async move { replays.settle(&caller, &id, verdict).await }).await?)
 }

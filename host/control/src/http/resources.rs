@@ -4,7 +4,7 @@ use super::answer::Answer;
 use super::body::read_object;
 use super::exchange::Exchange;
 use super::fields::{number, text};
-use super::ledger::{self, Guarded, apply, machine_scope, own_machine};
+use super::ledger::{Guarded, Reads, apply, machine_scope, own_machine};
 use super::rows;
 use crate::error::ApiError;
 use axum::body::Body;
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use warmhold_ledger::json;
-use warmhold_ledger::{Kind, Ledger, Operation, Page, Position, RowDraft, RowFilter};
+use warmhold_ledger::{Kind, Operation, Page, Position, RowDraft, RowFilter};
 
 /// Rows that are read at once: a list is streamed page by page, in constant memory.
 const PAGE: usize = 256;
@@ -29,7 +29,7 @@ pub(super) async fn list(exchange: &Exchange) -> Result<Answer, ApiError> {
         },
     };
     let filter = RowFilter { kind, machine: exchange.parameter("machine"), name: exchange.parameter("name") };
-    let ledger = exchange.control.options.ledger.clone();
+    let ledger = exchange.control.reads.clone();
     let now = now();
     let first = page(&ledger, &filter, None).await?;
     let mut text = String::from("{\"resources\":[");
@@ -53,7 +53,7 @@ pub(super) async fn list(exchange: &Exchange) -> Result<Answer, ApiError> {
 
 /// What is still to be sent of a list.
 struct Rest {
-    ledger: Ledger,
+    ledger: Reads,
     filter: RowFilter,
     now: u64,
     next: Option<Position>,
@@ -72,9 +72,9 @@ impl Rest {
     }
 }
 
-async fn page(ledger: &Ledger, filter: &RowFilter, after: Option<Position>) -> Result<Page, ApiError> {
+async fn page(ledger: &Reads, filter: &RowFilter, after: Option<Position>) -> Result<Page, ApiError> {
     let filter = filter.clone();
-    ledger::read(ledger.clone(), move |ledger| ledger.rows(&filter, after, PAGE)).await
+    ledger.read(move |ledger| ledger.rows(&filter, after, PAGE)).await
 }
 
 fn append(text: &mut String, page: &Page, now: u64, first: bool) {

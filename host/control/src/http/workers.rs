@@ -6,10 +6,12 @@ use super::exchange::Exchange;
 use super::fields::{is_worker_id, optional_text, text, whole, worker_key, worker_ttl};
 use super::ledger::{Guarded, apply, fresh_primary, machine_scope, own_machine};
 use super::rows;
+use super::{Control, undivided, within};
 use crate::api::PrepareAsk;
 use crate::error::ApiError;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 use warmhold_ledger::{Operation, Scope, Transition, TransitionKind, WorkerDraft, WorkerRequest};
 
 /// The most characters of a reason that are kept.
@@ -149,26 +151,21 @@ fn worker(exchange: &Exchange, raw: &str) -> Result<String, ApiError> {
 /// `POST /v1/workers/prepare`.
 pub(super) async fn prepare(exchange: &mut Exchange) -> Result<Answer, ApiError> {
     let ask: PrepareAsk = read_typed(exchange, "invalid-prepare").await?;
-    let workers = std::sync::Arc::clone(&exchange.control.options.workers);
-    // In a task of its own: a client that goes away must not leave a slot half filled.
-    match tokio::spawn(async move { workers.prepare(ask).await }).await {
-        Ok(prepared) => Answer::json(&prepared?),
-        Err(error) => {
-            tracing::error!(%error, "preparing workers broke off");
-            Err(ApiError::internal())
-        }
-    }
+    let workers = Arc::clone(&exchange.control.options.workers);
+    Answer::json(&undivided("prepare workers", async move { workers.prepare(ask).await }).await?)
 }
 
 /// `GET /v1/workers`.
 pub(super) async fn list(exchange: &Exchange) -> Result<Answer, ApiError> {
-    Answer::json(&exchange.control.options.workers.list().await?)
+    let Control { options, .. } = &*exchange.control;
+    Answer::json(&within(options.limits.read_time, options.workers.list()).await?)
 }
 
 /// `POST /v1/workers/{id}/remove`.
 pub(super) async fn remove(exchange: &Exchange, raw: &str) -> Result<Answer, ApiError> {
     let id = worker(exchange, raw)?;
-    match exchange.control.options.workers.remove(&id).await? {
+    let (workers, of) = (Arc::clone(&exchange.control.options.workers), id.clone());
+    match undivided("remove a worker", async move { workers.remove(&of).await }).await? {
         Some(worker) => Answer::json(&worker),
         None => Err(no_worker(&id)),
     }
@@ -187,7 +184,8 @@ pub(super) async fn quarantine(exchange: &mut Exchange, raw: &str) -> Result<Ans
     let id = worker(exchange, raw)?;
     let TakeOut { reason } = read_typed(exchange, "invalid-quarantine").await?;
     let reason = cut(&reason, "operator");
-    match exchange.control.options.workers.quarantine(&id, &reason).await? {
+    let (workers, of) = (Arc::clone(&exchange.control.options.workers), id.clone());
+    match undivided("quarantine a worker", async move { workers.quarantine(&of, &reason).await }).await? {
         Some(worker) => Answer::json(&worker),
         None => Err(no_worker(&id)),
     }

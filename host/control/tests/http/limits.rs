@@ -216,6 +216,95 @@ async fn a_write_waits_for_the_ledger_no_longer_than_its_request_may_live() {
     assert_eq!(second.header("retry-after"), Some("1"));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_whose_client_goes_while_it_is_decided_is_made() {
+    let (slow, closed) = Closed::new().await;
+    let setup = Setup { document: Document::Own, decider: Some(Arc::clone(&slow) as _), ..Setup::default() };
+    let (_root, running) = with(setup).await;
+    let member = running.token("member");
+    let body = record("i1").to_string();
+    let mut stream =
+        ask(running.address, "POST", "/v1/resources/register").with(&member).raw(body.clone()).begin().await;
+    stream.write_all(body.as_bytes()).await.unwrap();
+    until(|| slow.entered.load(Ordering::SeqCst) == 1).await;
+    stream.set_zero_linger().unwrap();
+    drop(stream);
+    for _ in 0..20 {
+        assert_eq!(ask(running.address, "GET", "/healthz").send().await.status, 200);
+    }
+    closed.open();
+    until(|| running.ledger.stats().writes == 1).await;
+    let list = ask(running.address, "GET", "/v1/resources").with(&member).send().await.json();
+    assert_eq!(list["resources"][0]["id"], json!("i1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_many_writes_wait_and_no_more() {
+    let (slow, closed) = Closed::new().await;
+    let decider = Some(Arc::clone(&slow) as _);
+    let setup = Setup { document: Document::Own, decider, queue: Some(2), ..Setup::default() };
+    let (_root, running) = with(setup).await;
+    let (address, member) = (running.address, running.token("member"));
+    let write = |id: &str| ask(address, "POST", "/v1/resources/register").with(&member).json(&record(id)).send();
+    let mut waiting = vec![tokio::spawn(write("i0"))];
+    until(|| slow.entered.load(Ordering::SeqCst) == 1).await;
+    for (n, id) in ["i1", "i2"].into_iter().enumerate() {
+        waiting.push(tokio::spawn(write(id)));
+        until(|| running.ledger.stats().waiting == n as u64 + 1).await;
+    }
+    let beyond = write("beyond").await;
+    assert_eq!(beyond.refusal(), (503, "too-many-waiting".into()));
+    assert_eq!(beyond.header("retry-after"), Some("1"));
+    closed.open();
+    for write in waiting {
+        assert_eq!(write.await.unwrap().status, 200);
+    }
+    assert_eq!(write("beyond").await.status, 200, "and then there is room again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_bodies_share_a_bounded_room() {
+    let limits = RequestLimits { bodies: 1 << 20, body_time: Duration::from_millis(500), ..RequestLimits::default() };
+    let (_root, running) = with(Setup { document: Document::Own, limits, ..Setup::default() }).await;
+    let (admin, member) = (running.token("admin"), running.token("member"));
+    // A policy may take four times as long as another body, so it is still there when that one has waited enough.
+    let policy = ask(running.address, "POST", "/v1/policies/lease").with(&admin).header("content-length", "1000000");
+    let mut held = policy.begin().await;
+    held.write_all(b"\0asm").await.unwrap();
+    let large = |id: &str| {
+        let mut body = record(id);
+        body["attrs"] = json!({"text": "x".repeat(900_000)});
+        body
+    };
+    loop {
+        // Until the one that is held has its room.
+        let refused = post(&running, &member, "/v1/resources/register", large("large")).await;
+        if refused.status != 200 {
+            assert_eq!(refused.refusal(), (503, "too-many-bodies".into()));
+            assert_eq!(refused.header("retry-after"), Some("1"));
+            break;
+        }
+    }
+    assert_eq!(post(&running, &member, "/v1/resources/register", record("small")).await.status, 200);
+    drop(held);
+    // The room is given back with the connection.
+    while post(&running, &member, "/v1/resources/register", large("later")).await.status != 200 {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_is_not_waited_for_without_end() {
+    let limits = RequestLimits { read_time: Duration::from_millis(100), ..RequestLimits::default() };
+    let (_root, running) = with(Setup { limits, ..Setup::default() }).await;
+    let query = running.token("query");
+    let list = ask(running.address, "GET", "/v1/workers").with(&query);
+    let closed = Arc::clone(&running.workers.gate).write_owned().await;
+    let late = list.clone().send().await;
+    assert_eq!(late.refusal(), (503, "timed-out".into()));
+    assert_eq!(late.header("retry-after"), Some("1"));
+    drop(closed);
+    assert_eq!(list.send().await.status, 200);
+}
+
 /// Fails in each of its ways, by turns.
 struct Faulty;
 

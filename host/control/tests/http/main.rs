@@ -12,6 +12,7 @@ mod support;
 
 mod connections;
 mod forms;
+mod gone;
 mod limits;
 mod lists;
 mod logs;

@@ -47,6 +47,8 @@ pub struct Setup {
     /// What the ledger asks instead of the document's own fence.
     pub fence: Option<Arc<dyn Primary>>,
     pub decider: Option<Arc<dyn warmhold_ledger::Decider>>,
+    /// How many writes may wait, where the ledger's own figure isn't meant.
+    pub queue: Option<usize>,
 }
 
 /// A running server.
@@ -74,7 +76,8 @@ impl Running {
         });
         let decider = setup.decider.unwrap_or_else(|| Arc::new(decider::Native));
         let fence = setup.fence.unwrap_or_else(|| Arc::clone(&primary) as Arc<dyn Primary>);
-        let options = Options::new(decider, fence);
+        let mut options = Options::new(decider, fence);
+        options.queue = setup.queue.unwrap_or(options.queue);
         let ledger = Ledger::open(&root.join("control/ledger.sqlite3"), options).unwrap();
         let replays = Arc::new(MemoryReplays::default());
         let workers = Arc::new(MemoryWorkers::default());

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{mpsc, oneshot};
 use warmhold_control::ApiError;
 use warmhold_control::api::{
@@ -121,6 +122,17 @@ impl Replays for MemoryReplays {
 #[derive(Default)]
 pub struct MemoryWorkers {
     pub workers: Mutex<Vec<WorkerView>>,
+    /// Held closed by a test that wants everything about workers to take long.
+    pub gate: Arc<tokio::sync::RwLock<()>>,
+    /// What was begun.
+    pub begun: AtomicUsize,
+}
+
+impl MemoryWorkers {
+    async fn pass(&self) {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let _open = self.gate.read().await;
+    }
 }
 
 #[async_trait]
@@ -157,16 +169,19 @@ impl Workers for MemoryWorkers {
     }
 
     async fn list(&self) -> Result<Vec<WorkerView>, ApiError> {
+        self.pass().await;
         Ok(self.workers.lock().clone())
     }
 
     async fn remove(&self, id: &str) -> Result<Option<WorkerView>, ApiError> {
+        self.pass().await;
         let mut workers = self.workers.lock();
         let at = workers.iter().position(|worker| worker.worker_id == id);
         Ok(at.map(|at| workers.remove(at)))
     }
 
     async fn quarantine(&self, id: &str, reason: &str) -> Result<Option<WorkerView>, ApiError> {
+        self.pass().await;
         let mut workers = self.workers.lock();
         Ok(workers.iter_mut().find(|worker| worker.worker_id == id).map(|worker| {
             worker.state = "quarantined".to_owned();

@@ -50,27 +50,45 @@ pub struct Daemon {
 pub struct HttpLimits {
     /// `max-connections`: at the same time.
     pub max_connections: u32,
+    /// `max-headers`: in one request.
+    pub max_headers: u32,
     /// `max-header`: bytes of a request's head.
     pub max_header: u64,
     /// `max-body`: bytes of a request's body, policies apart.
     pub max_body: u64,
     /// `max-policy`: bytes of a policy that is loaded.
     pub max_policy: u64,
+    /// `max-bodies`: bytes of all large bodies at the same time.
+    pub max_bodies: u64,
+    /// `max-waiting-writes`: for their turn at the ledger.
+    pub max_waiting_writes: u32,
     /// `header-timeout`: until the head of a request is there.
     pub header_timeout: Duration,
+    /// `idle-timeout`: for a connection between two requests.
+    pub idle_timeout: Duration,
+    /// `answer-timeout`: for a client to take in a piece of its answer.
+    pub answer_timeout: Duration,
     /// `request-timeout`: for a request, replays and preparations apart; also how long a write waits for its turn.
     pub request_timeout: Duration,
+    /// `drain-timeout`: for what is in flight to end when the daemon is told to.
+    pub drain_timeout: Duration,
 }
 
 impl Default for HttpLimits {
     fn default() -> Self {
         Self {
             max_connections: 1024,
+            max_headers: 64,
             max_header: 16 << 10,
             max_body: 1 << 20,
             max_policy: 64 << 20,
+            max_bodies: 256 << 20,
+            max_waiting_writes: 4096,
             header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            answer_timeout: Duration::from_secs(30),
             request_timeout: Duration::from_secs(15),
+            drain_timeout: Duration::from_secs(10),
         }
     }
 }
@@ -134,16 +152,25 @@ pub(super) fn read(table: Table<'_, '_>, root: &Path, over: &Overrides) -> Daemo
 
 fn http(table: &Table<'_, '_>) -> HttpLimits {
     let default = HttpLimits::default();
-    let time = Duration::from_millis(100)..=Duration::from_secs(600);
+    let number = |name, bounds, default| table.number(name, bounds).map_or(default, |item| item.value);
+    let size = |name, bounds, default| table.size(name, bounds).map_or(default, |item| item.value);
+    let time = |name, default| {
+        let bounds = Duration::from_millis(100)..=Duration::from_secs(600);
+        table.duration(name, bounds).map_or(default, |item| item.value)
+    };
     HttpLimits {
-        max_connections: table.number("max-connections", 1..=65_536).map_or(default.max_connections, |item| item.value),
-        max_header: table.size("max-header", 4 << 10..=1 << 20).map_or(default.max_header, |item| item.value),
-        max_body: table.size("max-body", 64 << 10..=1 << 30).map_or(default.max_body, |item| item.value),
-        max_policy: table.size("max-policy", 64 << 10..=1 << 30).map_or(default.max_policy, |item| item.value),
-        header_timeout: table
-            .duration("header-timeout", time.clone())
-            .map_or(default.header_timeout, |item| item.value),
-        request_timeout: table.duration("request-timeout", time).map_or(default.request_timeout, |item| item.value),
+        max_connections: number("max-connections", 1..=65_536, default.max_connections),
+        max_headers: number("max-headers", 8..=1000, default.max_headers),
+        max_header: size("max-header", 4 << 10..=1 << 20, default.max_header),
+        max_body: size("max-body", 64 << 10..=1 << 30, default.max_body),
+        max_policy: size("max-policy", 64 << 10..=1 << 30, default.max_policy),
+        max_bodies: size("max-bodies", 1 << 20..=64 << 30, default.max_bodies),
+        max_waiting_writes: number("max-waiting-writes", 1..=1_000_000, default.max_waiting_writes),
+        header_timeout: time("header-timeout", default.header_timeout),
+        idle_timeout: time("idle-timeout", default.idle_timeout),
+        answer_timeout: time("answer-timeout", default.answer_timeout),
+        request_timeout: time("request-timeout", default.request_timeout),
+        drain_timeout: time("drain-timeout", default.drain_timeout),
     }
 }
 

@@ -72,11 +72,17 @@ fn every_key_is_read() {
         pod-path = "/opt/bin:/bin"
         worker-binary = "bin/warmhold-worker"
         max-connections = 10
+        max-headers = 100
         max-header = "8KiB"
         max-body = "2MiB"
         max-policy = "8MiB"
+        max-bodies = "16MiB"
+        max-waiting-writes = 20
         header-timeout = "2s"
+        idle-timeout = "3s"
+        answer-timeout = "4s"
         request-timeout = "30s"
+        drain-timeout = "5s"
         [policy.lease]
         file = "lease.wasm"
         settings = {{ prefer = "recent", limit = 0x10, ratio = 0.5, deep = {{ list = [1, "two", true] }} }}
@@ -135,11 +141,17 @@ fn every_key_is_read() {
         daemon.http,
         HttpLimits {
             max_connections: 10,
+            max_headers: 100,
             max_header: 8 << 10,
             max_body: 2 << 20,
             max_policy: 8 << 20,
+            max_bodies: 16 << 20,
+            max_waiting_writes: 20,
             header_timeout: Duration::from_secs(2),
-            request_timeout: Duration::from_secs(30)
+            idle_timeout: Duration::from_secs(3),
+            answer_timeout: Duration::from_secs(4),
+            request_timeout: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(5)
         }
     );
     assert_eq!(

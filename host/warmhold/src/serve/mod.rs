@@ -15,6 +15,7 @@ use crate::config::{Config, Primary};
 use crate::error::CliError;
 use decider::LeaseDecider;
 use policies::Slots;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -31,6 +32,9 @@ use warmhold_pods::Backend;
 use warmhold_pods::local::{LocalBackend, Options as LocalOptions};
 use warmhold_replay::{Driver, Instance, Services, Standing};
 
+/// Files that are open beside the connections: the ledger, pods and their streams.
+const FILES: u64 = 512;
+
 /// Runs the daemon in the foreground until it is told to end.
 ///
 /// # Errors
@@ -41,6 +45,7 @@ pub(crate) fn run(args: &ServeArgs, root: &Path) -> Result<(), CliError> {
     })?;
     only_what_is_built(&config)?;
     logging::start();
+    allow_files(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -198,8 +203,12 @@ fn bind(config: &Config) -> Result<Server, CliError> {
     let http = &config.daemon.http;
     let limits = ServerLimits {
         connections: http.max_connections as usize,
+        headers: http.max_headers as usize,
         head: usize::try_from(http.max_header).unwrap_or(usize::MAX),
         head_time: http.header_timeout,
+        idle_time: http.idle_timeout,
+        stall_time: http.answer_timeout,
+        drain: http.drain_timeout,
         ..ServerLimits::default()
     };
     Server::bind(address, limits).map_err(|error| {
@@ -214,8 +223,28 @@ fn request_limits(config: &Config) -> RequestLimits {
     RequestLimits {
         body: usize::try_from(http.max_body).unwrap_or(usize::MAX),
         policy: usize::try_from(http.max_policy).unwrap_or(usize::MAX),
+        bodies: usize::try_from(http.max_bodies).unwrap_or(usize::MAX),
         body_time: http.request_timeout,
         write_time: http.request_timeout,
+        read_time: http.request_timeout,
+    }
+}
+
+/// Raises the limit of open files as far as the connections need: with the usual 1,024 they would run out before their own
+/// limit is reached. Where it can't be raised that far, the server gives idle connections back when there are none left.
+fn allow_files(config: &Config) {
+    let wanted = u64::from(config.daemon.http.max_connections) + FILES;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: limit.maximum });
+    if raised.is_err() || current < wanted {
+        tracing::warn!(
+            wanted,
+            "not as many files may be open as max-connections needs: raise the limit (ulimit -n, LimitNOFILE)"
+        );
     }
 }
 
@@ -227,7 +256,8 @@ fn make_root(root: &Path) -> Result<(), CliError> {
 async fn open_ledger(config: &Config, slots: &Slots, primary: &Arc<PrimarySource>) -> Result<Ledger, CliError> {
     let path = config.root.join("control").join("ledger.sqlite3");
     let decider = Arc::new(LeaseDecider::new(Arc::clone(&slots.lease)));
-    let options = LedgerOptions::new(decider, Arc::clone(primary) as _);
+    let mut options = LedgerOptions::new(decider, Arc::clone(primary) as _);
+    options.queue = config.daemon.http.max_waiting_writes as usize;
     let opened = tokio::task::spawn_blocking(move || Ledger::open(&path, options)).await;
     opened
         .map_err(|error| CliError::no("ledger-unusable", error.to_string()))?
