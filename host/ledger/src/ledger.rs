@@ -262,6 +262,14 @@ impl Ledger {
         self.inner.readers.records(kind, after, limit)
     }
 
+    /// Bytes that may still be written where the ledger lies. Blocks as long as the file system takes to say so.
+    ///
+    /// # Errors
+    /// The file system doesn't say.
+    pub fn free_space(&self) -> Result<u64, ReadError> {
+        self.inner.readers.free_space()
+    }
+
     /// Figures since the start.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -94,6 +94,13 @@ impl Readers {
         self.idle.lock().clear();
     }
 
+    pub(crate) fn free_space(&self) -> Result<u64, ReadError> {
+        // The folder, not the file: nobody but SQLite opens that, and its folder lies on the same file system.
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let found = rustix::fs::statvfs(folder).map_err(|error| ReadError(error.to_string().into()))?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
     pub(crate) fn row(&self, id: &str) -> Result<Option<Row>, ReadError> {
         self.read(|connection| {
             connection

@@ -1,7 +1,7 @@
 //! Figures of the ledger's work since it was opened.
 
 use crate::store::Refresh;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Is told, on the writer's thread, how long its steps took. Each call delays everybody who waits: it counts, and never
@@ -39,6 +39,8 @@ pub struct Stats {
     pub largest_commit: u64,
     /// Requests whose commit failed.
     pub uncertain: u64,
+    /// The last thing that was to be written wasn't, for a fault of the file or the disk.
+    pub failing: bool,
     /// How often all rows were read.
     pub read_whole: u64,
     /// How often what another process had changed was read.
@@ -59,6 +61,7 @@ pub(crate) struct Counters {
     whole: AtomicU64,
     changes: AtomicU64,
     rows: AtomicU64,
+    failing: AtomicBool,
 }
 
 impl Counters {
@@ -72,6 +75,7 @@ impl Counters {
 
     pub(crate) fn committed(&self, writes: u64, answers: usize, rows: usize) {
         if writes > 0 {
+            self.failing.store(false, Ordering::Relaxed);
             self.commits.fetch_add(1, Ordering::Relaxed);
             self.writes.fetch_add(writes, Ordering::Relaxed);
             self.largest.fetch_max(writes, Ordering::Relaxed);
@@ -80,7 +84,13 @@ impl Counters {
         self.rows.store(rows as u64, Ordering::Relaxed);
     }
 
+    /// Something couldn't be written.
+    pub(crate) fn failed(&self) {
+        self.failing.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn uncertain(&self, answers: usize) {
+        self.failed();
         self.uncertain.fetch_add(answers as u64, Ordering::Relaxed);
     }
 
@@ -92,6 +102,7 @@ impl Counters {
             unchanged: of(&self.unchanged),
             largest_commit: of(&self.largest),
             uncertain: of(&self.uncertain),
+            failing: self.failing.load(Ordering::Relaxed),
             read_whole: of(&self.whole),
             read_changes: of(&self.changes),
             rows: of(&self.rows),

@@ -61,6 +61,7 @@ impl Writer {
             // A panic here is a fault of ours; it costs its group, whose callers are told that nothing is certain.
             if catch_unwind(AssertUnwindSafe(|| self.group())).is_err() {
                 tracing::error!("the ledger's writer failed; everything is opened and read anew");
+                self.counters.failed();
                 self.store.give_up();
             }
         }
@@ -82,6 +83,7 @@ impl Writer {
             Ok(()) => self.commit(group),
             Err(Lost(error)) => {
                 tracing::error!(%error, "the ledger's transaction was lost; nothing of it was written");
+                self.counters.failed();
                 self.store.give_up();
                 let error: Arc<str> = error.to_string().into();
                 for (job, _) in group.answers {
@@ -94,6 +96,7 @@ impl Writer {
     /// The lock can't be had for a reason that won't go away by waiting.
     fn fail_waiting(&mut self, error: &StoreError) {
         tracing::error!(%error, "the ledger can't be locked");
+        self.counters.failed();
         self.store.give_up();
         let error: Arc<str> = error.to_string().into();
         while let Some(job) = self.queue.pop() {
@@ -110,6 +113,7 @@ impl Writer {
             match outcome {
                 Ok(outcome) => group.answers.push((job, outcome)),
                 Err(error) => {
+                    self.counters.failed();
                     let message: Arc<str> = error.to_string().into();
                     group.answers.push((job, Err(ApplyError::Storage(message))));
                     if lost || !matches!(error, StoreError::Sqlite(_)) {

@@ -36,7 +36,7 @@ async fn a_commit_that_failed_leaves_everybody_uncertain_and_nothing_wrong_in_me
         ];
         let codes = together(&ledger, &gate, worker(acquire("a"), member()), rest).await;
         assert_eq!(codes, ["uncertain"; 4]);
-        assert_eq!(ledger.stats().uncertain, 4);
+        assert_eq!((ledger.stats().uncertain, ledger.stats().failing), (4, true));
         // Read anew: memory is what the file says, whichever it is.
         let row = ledger.row(&worker_row_id("w1")).unwrap().unwrap();
         assert_eq!(WorkerFacts::of(&row).unwrap().generation, u64::from(durable));
@@ -45,6 +45,8 @@ async fn a_commit_that_failed_leaves_everybody_uncertain_and_nothing_wrong_in_me
         assert_eq!(next.is_err(), durable);
         assert_eq!(ledger.stats().read_whole, whole + 1);
         ledger.put_record("k", "r", Expect::Any, serde_json::json!(2)).await.unwrap();
+        assert!(!ledger.stats().failing, "and then it works again");
+        assert!(ledger.free_space().unwrap() > 0);
         ledger.close().await;
         let ledger = case.open();
         let row = ledger.row(&worker_row_id("w1")).unwrap().unwrap();
