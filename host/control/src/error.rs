@@ -7,6 +7,7 @@ use http::StatusCode;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 /// A typed refusal, on its way to a client as `{"error": CODE, "message", "help"?, "requestId", …extra}`; see [`Help`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -26,6 +27,38 @@ pub struct ApiError {
     pub retry_after: Option<u32>,
     /// The policy that decided so, for `x-warmhold-policy`.
     pub policy: Option<Arc<str>>,
+}
+
+/// What [`ApiError::to_json`] writes: every refusal is one. Match on `error`; everything else is for people.
+#[derive(ToSchema)]
+#[schema(as = Refusal, rename_all = "camelCase")]
+#[allow(dead_code, reason = "a refusal is written field by field; this type says which there are")]
+pub(crate) struct RefusalBody {
+    /// The stable code.
+    error: String,
+    /// What happened.
+    message: String,
+    /// What to do about it, where it isn't the end of `message`.
+    #[schema(nullable = false)]
+    help: Option<String>,
+    /// As in `x-request-id`, and in the daemon's log.
+    request_id: String,
+    /// `not-primary`: the primary, where it is known.
+    holder: Option<String>,
+    /// `not-primary`: its generation, where it is known.
+    generation: Option<u64>,
+    /// A component that is refused: what it should have been.
+    #[schema(nullable = false)]
+    expected: Option<String>,
+    /// A component that is refused: what it is.
+    #[schema(nullable = false)]
+    found: Option<String>,
+    /// A component that is refused: how to mend it.
+    #[schema(nullable = false)]
+    fix: Option<String>,
+    /// `another-daemon`: the one that holds it.
+    #[schema(nullable = false)]
+    instance: Option<String>,
 }
 
 /// Where an answer says what to do.

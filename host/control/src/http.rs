@@ -6,6 +6,7 @@
 mod answer;
 mod body;
 mod checks;
+mod describe;
 mod exchange;
 mod fields;
 mod ledger;
@@ -17,6 +18,7 @@ mod resources;
 mod route;
 mod rows;
 mod uri;
+mod values;
 mod workers;
 
 use crate::api::{Policies, Replays, Workers};
@@ -153,7 +155,8 @@ async fn within<T>(time: Duration, answer: impl Future<Output = Result<T, ApiErr
 async fn dispatch(exchange: &mut Exchange, route: route::Route) -> Result<Answer, ApiError> {
     use route::Route;
     match route {
-        Route::Primary => Ok(checks::primary(exchange)),
+        Route::Description => describe::show(exchange),
+        Route::Primary => checks::primary(exchange),
         Route::Alive => Ok(Answer::text("ok\n")),
         Route::Ready => checks::ready(exchange).await,
         Route::Metrics => Ok(metrics::show(exchange)),

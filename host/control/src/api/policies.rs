@@ -5,9 +5,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use utoipa::ToSchema;
 
 /// The places for policies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "each is the word that it stands for")]
 pub enum PolicySlot {
@@ -44,7 +45,7 @@ impl fmt::Display for PolicySlot {
 }
 
 /// What a loaded policy is good for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyState {
     /// It decides.
@@ -56,7 +57,7 @@ pub enum PolicyState {
 }
 
 /// One loaded policy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyView {
     /// Where.
@@ -77,6 +78,7 @@ pub struct PolicyView {
     pub faults: u64,
     /// How it failed first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub first_fault: Option<String>,
 }
 

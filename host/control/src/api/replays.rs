@@ -4,11 +4,12 @@ use crate::error::ApiError;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
+use utoipa::ToSchema;
 use warmhold_ledger::Caller;
 
 /// What a caller asks for. Only the form has been looked at: paths, the cut and the deadline are judged by whoever runs
 /// the replay, since bad ones are a `fallback` and not an error.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReplayAsk {
     /// Test files, relative to the repository.
@@ -36,7 +37,7 @@ pub struct ReplayAsk {
 }
 
 /// Where a replay stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "the states of the specification, by name")]
 pub enum ReplayState {
@@ -66,7 +67,7 @@ impl ReplayState {
 }
 
 /// Whether a result was observed, or the caller must run the tests in another way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReplayOutcome {
     /// The worker's verdict was valid.
@@ -76,7 +77,7 @@ pub enum ReplayOutcome {
 }
 
 /// Length and digest of some bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StreamView {
     /// How many.
     pub bytes: u64,
@@ -85,7 +86,7 @@ pub struct StreamView {
 }
 
 /// A file that a test left.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ArtifactView {
     /// What its name ends in.
     pub suffix: String,
@@ -96,21 +97,25 @@ pub struct ArtifactView {
 }
 
 /// What one test file did.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FileView {
     /// The file.
     pub file: String,
     /// Its exit code; null when it didn't exit by itself.
+    #[schema(required = true)]
     pub exit: Option<i32>,
     /// The signal that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub signal: Option<i32>,
     /// Why it has no exit code of its own: `timeout`, `output-limit`, ….
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub reason: Option<String>,
     /// More about the reason, for a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub detail: Option<String>,
     /// How long it took.
     pub duration_ms: u64,
@@ -123,7 +128,7 @@ pub struct FileView {
 }
 
 /// The worker that a replay ran in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplayWorker {
     /// Its id.
@@ -147,7 +152,7 @@ pub struct ReplayWorker {
 }
 
 /// How far the tests were kept apart from everything else.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct IsolationView {
     /// `full`: own user and own network proof.
     pub level: IsolationLevel,
@@ -156,7 +161,7 @@ pub struct IsolationView {
 }
 
 /// See [`IsolationView`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "each is the word that it stands for")]
 pub enum IsolationLevel {
@@ -165,7 +170,7 @@ pub enum IsolationLevel {
 }
 
 /// Who decided, each as `NAME@sha256:DIGEST#GENERATION`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplayPolicies {
     /// The lease policy.
     pub lease: String,
@@ -176,7 +181,7 @@ pub struct ReplayPolicies {
 }
 
 /// One step of a replay.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryEntry {
     /// When.
     pub at: u64,
@@ -184,11 +189,12 @@ pub struct HistoryEntry {
     pub state: ReplayState,
     /// What there is to say about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub note: Option<String>,
 }
 
 /// A replay as callers see it; free of secrets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplayView {
     /// The daemon's name for it.
@@ -203,12 +209,15 @@ pub struct ReplayView {
     pub state: ReplayState,
     /// How it ended; absent while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub outcome: Option<ReplayOutcome>,
     /// The stable reason of a fallback or a quarantine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub reason: Option<String>,
     /// The reason for a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub detail: Option<String>,
     /// Every file exited 0.
     pub passed: bool,
@@ -216,9 +225,11 @@ pub struct ReplayView {
     pub files: Vec<FileView>,
     /// Where it ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub worker: Option<ReplayWorker>,
     /// How it was kept apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub isolation: Option<IsolationView>,
     /// Who decided.
     pub policies: ReplayPolicies,
@@ -227,7 +238,7 @@ pub struct ReplayView {
 }
 
 /// Standard output or standard error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "each is the word that it stands for")]
 pub enum OutputStream {
@@ -237,7 +248,7 @@ pub enum OutputStream {
 
 /// Progress of a running replay: one line of `application/x-ndjson` each, told apart by `event`. The last line is a
 /// `result` or an `error`, written by this crate.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum ReplayEvent {
     /// It came into a state.

@@ -3,9 +3,10 @@
 use crate::error::ApiError;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Which slots to fill.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PrepareAsk {
     /// Which profile; the default one when absent.
@@ -16,11 +17,12 @@ pub struct PrepareAsk {
     pub cut: Option<String>,
     /// How many workers; 1 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 64)]
     pub count: Option<u32>,
 }
 
 /// What became of one slot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Prepared {
     /// The worker's id.
@@ -33,11 +35,12 @@ pub struct Prepared {
     pub prepared: bool,
     /// Why not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub reason: Option<String>,
 }
 
 /// A standing worker. What only its own daemon knows is null for a worker of another one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerView {
     /// Its id.
@@ -45,16 +48,20 @@ pub struct WorkerView {
     /// Its machine.
     pub machine: String,
     /// Its tier.
+    #[schema(required = true)]
     pub tier: Option<String>,
     /// Its slot within the tier.
+    #[schema(required = true)]
     pub slot: Option<u32>,
     /// The commit that it holds.
+    #[schema(required = true)]
     pub cut_sha: Option<String>,
     /// `idle`, `leased`, `sanitizing` or `quarantined`.
     pub state: String,
     /// How often it was leased.
     pub generation: u64,
     /// Its pod's UID.
+    #[schema(required = true)]
     pub pod_uid: Option<String>,
     /// How old its row is.
     pub age_ms: u64,
@@ -62,6 +69,7 @@ pub struct WorkerView {
     pub expired: bool,
     /// Why it is where it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub reason: Option<String>,
 }
 

@@ -17,13 +17,15 @@ pub(super) struct Answer {
     /// The policy that decided.
     pub(super) policy: Option<Arc<str>>,
     pub(super) retry_after: Option<u32>,
+    /// What the content is known by, where a client may keep it and ask whether it is still the same.
+    pub(super) etag: Option<&'static str>,
     /// The code of a refusal, for the log.
     pub(super) code: Option<Cow<'static, str>>,
 }
 
 impl Answer {
     fn with(status: StatusCode, body: Body, content_type: Option<&'static str>) -> Self {
-        Self { status, body, content_type, policy: None, retry_after: None, code: None }
+        Self { status, body, content_type, policy: None, retry_after: None, etag: None, code: None }
     }
 
     /// 200 with JSON text.
@@ -57,6 +59,20 @@ impl Answer {
     /// 200 with JSON that comes in pieces.
     pub(super) fn json_stream(body: Body) -> Self {
         Self::stream(body, JSON)
+    }
+
+    /// 200 with JSON that stays the same as long as the daemon lives.
+    pub(super) fn constant_json(text: &'static [u8], etag: &'static str) -> Self {
+        let mut answer = Self::with(StatusCode::OK, Body::from(text), Some(JSON));
+        answer.etag = Some(etag);
+        answer
+    }
+
+    /// 304: the client has it.
+    pub(super) fn unchanged(etag: &'static str) -> Self {
+        let mut answer = Self::with(StatusCode::NOT_MODIFIED, Body::empty(), None);
+        answer.etag = Some(etag);
+        answer
     }
 
     /// 204.

@@ -7,7 +7,8 @@ use super::{Control, within};
 use crate::api::{PolicySlot, PolicyState};
 use crate::error::ApiError;
 use http::{HeaderMap, header};
-use serde_json::json;
+use serde::Serialize;
+use utoipa::ToSchema;
 use warmhold_ledger::{Caller, PrimaryView};
 
 /// 1: the primary's view. 2 and 3: the route, before any token. 4: the token. 5: its scope. 6: the primary, for writes.
@@ -81,17 +82,27 @@ pub(super) fn not_primary(view: Option<&PrimaryView>) -> ApiError {
     ApiError::conflict("not-primary", message).with("holder", holder).with("generation", generation)
 }
 
+/// Who the primary is.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Primary {
+    /// Its machine; null while it isn't known.
+    #[schema(required = true)]
+    holder: Option<String>,
+    /// Its generation; null while it isn't known.
+    #[schema(required = true)]
+    generation: Option<u64>,
+    /// Whether it is known.
+    known: bool,
+}
+
 /// `GET /v1/primary`.
-pub(super) fn primary(exchange: &Exchange) -> Answer {
+pub(super) fn primary(exchange: &Exchange) -> Result<Answer, ApiError> {
     let view = exchange.primary.as_ref().filter(|view| view.known);
-    Answer::json_text(
-        json!({
-            "holder": view.and_then(|view| view.holder.as_deref()),
-            "generation": view.and_then(|view| view.generation),
-            "known": view.is_some(),
-        })
-        .to_string(),
-    )
+    Answer::json(&Primary {
+        holder: view.and_then(|view| view.holder.clone()),
+        generation: view.and_then(|view| view.generation),
+        known: view.is_some(),
+    })
 }
 
 /// `GET /readyz`: the ledger can be read and each slot has a policy that serves.

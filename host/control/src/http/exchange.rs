@@ -85,7 +85,12 @@ impl Exchange {
         if let Some(kind) = answer.content_type {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
         }
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        // What has an ETag may be kept, and is asked for again each time; nothing else is true a moment later.
+        let kept = if answer.etag.is_some() { "no-cache" } else { "no-store" };
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(kept));
+        if let Some(etag) = answer.etag {
+            headers.insert(header::ETAG, HeaderValue::from_static(etag));
+        }
         let mut put = |name: HeaderName, value: &str| {
             // All of these are ASCII; one that weren't is better left out than answered as a fault.
             if let Ok(value) = HeaderValue::from_str(value) {

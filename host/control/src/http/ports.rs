@@ -6,14 +6,42 @@ use super::exchange::Exchange;
 use super::fields::{MAX_TTL_MS, number, text, whole};
 use super::ledger::{Guarded, apply, machine_scope, own_machine};
 use super::rows;
+use super::values::{Port, PortTtl, Text};
 use crate::error::ApiError;
 use serde_json::Value;
+use utoipa::ToSchema;
 use warmhold_ledger::{Operation, PortRequest};
 
 /// The ports that are leased out.
-const FIRST: u16 = 31450;
+pub(super) const FIRST: u16 = 31450;
 /// The last of them.
-const LAST: u16 = 31499;
+pub(super) const LAST: u16 = 31499;
+
+/// The body of `POST /v1/leases/port`. Other fields are ignored.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[allow(dead_code, reason = "the parser reads the JSON itself; this type says what it takes")]
+pub(super) struct LeasePort {
+    /// The machine that the port is of; a machine's token leases for itself alone.
+    machine: Text,
+    /// What it is for.
+    purpose: Text,
+    /// How long the lease lasts, in milliseconds; cut to a day.
+    ttl_ms: PortTtl,
+    /// Ports that aren't wanted.
+    #[schema(nullable = false)]
+    excluded: Option<Vec<Port>>,
+}
+
+/// A port that was leased.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "rows are written as text; this type says what that text holds")]
+pub(super) struct LeasedPort {
+    /// Which.
+    port: Port,
+    /// Its row; the only answer that shows `attrs.leaseId`.
+    lease: rows::StoredRow,
+}
 
 /// `POST /v1/leases/port`.
 pub(super) async fn lease(exchange: &mut Exchange) -> Result<Answer, ApiError> {

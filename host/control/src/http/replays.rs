@@ -13,12 +13,13 @@ use http::{HeaderMap, header};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
+use utoipa::ToSchema;
 
-const NDJSON: &str = "application/x-ndjson";
+pub(super) const NDJSON: &str = "application/x-ndjson";
 /// Replays in one list, when the client doesn't say.
 const LIST: usize = 100;
 /// Replays in one list, at most.
-const LONGEST_LIST: usize = 1000;
+pub(super) const LONGEST_LIST: usize = 1000;
 
 /// `POST /v1/replays`.
 pub(super) async fn start(exchange: &mut Exchange) -> Result<Answer, ApiError> {
@@ -69,10 +70,15 @@ struct Lines {
     request: String,
 }
 
-#[derive(Serialize)]
+/// The last line of a replay that came to its end.
+#[derive(Serialize, ToSchema)]
 #[serde(tag = "event", rename_all = "lowercase")]
-enum LastLine {
-    Result { replay: Box<ReplayView> },
+pub(super) enum LastLine {
+    /// How it ended.
+    Result {
+        /// The whole of it.
+        replay: Box<ReplayView>,
+    },
 }
 
 impl Lines {
@@ -168,9 +174,10 @@ pub(super) async fn finalize(exchange: &Exchange, raw: &str) -> Result<Answer, A
 }
 
 /// Why a replay's worker must not be used again.
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Mismatch {
+pub(super) struct Mismatch {
+    /// At most 120 characters of it are kept; `mismatch` when blank.
     #[serde(default)]
     reason: String,
 }

@@ -6,17 +6,50 @@ use super::exchange::Exchange;
 use super::fields::{number, text};
 use super::ledger::{Guarded, Reads, apply, machine_scope, own_machine};
 use super::rows;
+use super::values::{FreeKind, JsonObject, Text, Ttl};
 use crate::error::ApiError;
 use axum::body::Body;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use utoipa::ToSchema;
 use warmhold_ledger::json;
 use warmhold_ledger::{Kind, Operation, Page, Position, RowDraft, RowFilter};
 
 /// Rows that are read at once: a list is streamed page by page, in constant memory.
 const PAGE: usize = 256;
+
+/// The body of `POST /v1/resources/register`. Other fields are ignored, `owner` and `observedAt` too.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[allow(dead_code, reason = "the parser reads the JSON itself; this type says what it takes")]
+pub(super) struct RegisterResource {
+    /// The row's name for ever.
+    id: Text,
+    /// What it is.
+    kind: FreeKind,
+    /// Where it is; a machine's token registers for itself alone.
+    machine: Text,
+    /// What people call it.
+    name: Text,
+    /// Whatever there is to say about it. Numbers are doubles.
+    attrs: JsonObject,
+    /// How long it counts, in milliseconds.
+    ttl_ms: Ttl,
+    /// Where it can be reached.
+    #[schema(nullable = false)]
+    endpoint: Option<String>,
+}
+
+/// The body of `POST /v1/resources/{id}/heartbeat`. Other fields are ignored.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "the parser reads the JSON itself; this type says what it takes")]
+pub(super) struct Heartbeat {
+    /// Merged into the row's.
+    #[schema(nullable = false)]
+    attrs: Option<JsonObject>,
+}
 
 /// `GET /v1/resources?kind&machine&name`.
 pub(super) async fn list(exchange: &Exchange) -> Result<Answer, ApiError> {

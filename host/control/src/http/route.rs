@@ -11,6 +11,7 @@ use warmhold_ledger::{Scope, TransitionKind};
 /// A route with the segments of its path that vary, still percent-encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Route {
+    Description,
     Primary,
     Alive,
     Ready,
@@ -82,6 +83,103 @@ impl Access {
     }
 }
 
+/// One line of the table of routes.
+pub(super) struct Entry {
+    /// With which method.
+    pub(super) method: Method,
+    /// The path's segments; one that begins with `{` stands for any text, and there is at most one of them.
+    segments: &'static [&'static str],
+    /// The route, given the segment that varies; None where that can't be.
+    make: fn(&str) -> Option<Route>,
+}
+
+impl Entry {
+    const fn new(method: Method, segments: &'static [&'static str], make: fn(&str) -> Option<Route>) -> Self {
+        Self { method, segments, make }
+    }
+
+    /// The path as the description writes it: `/v1/resources/{id}`.
+    pub(super) fn path(&self) -> String {
+        self.segments.iter().fold(String::new(), |path, segment| path + "/" + segment)
+    }
+
+    /// One route of this line, for what all of them have in common.
+    pub(super) fn sample(&self) -> Option<Route> {
+        [PolicySlot::Lease.as_str(), "x"].into_iter().find_map(self.make)
+    }
+
+    fn matches(&self, segments: &[&str]) -> Option<Route> {
+        if self.segments.len() != segments.len() {
+            return None;
+        }
+        let mut varying = "";
+        for (expected, found) in self.segments.iter().zip(segments) {
+            if name_of(expected).is_some() {
+                varying = found;
+            } else if expected != found {
+                return None;
+            }
+        }
+        (self.make)(varying)
+    }
+}
+
+fn name_of(segment: &'static str) -> Option<&'static str> {
+    segment.strip_prefix('{')?.strip_suffix('}')
+}
+
+/// Every route there is. The description of the interface is made from the same table.
+pub(super) static TABLE: [Entry; 30] = [
+    Entry::new(Method::GET, &["healthz"], |_| Some(Route::Alive)),
+    Entry::new(Method::GET, &["readyz"], |_| Some(Route::Ready)),
+    Entry::new(Method::GET, &["metrics"], |_| Some(Route::Metrics)),
+    Entry::new(Method::GET, &["v1", "openapi.json"], |_| Some(Route::Description)),
+    Entry::new(Method::GET, &["v1", "primary"], |_| Some(Route::Primary)),
+    Entry::new(Method::GET, &["v1", "resources"], |_| Some(Route::Resources)),
+    Entry::new(Method::POST, &["v1", "resources", "register"], |_| Some(Route::Register)),
+    Entry::new(Method::POST, &["v1", "resources", "{id}", "heartbeat"], |id| Some(Route::Heartbeat(id.to_owned()))),
+    Entry::new(Method::DELETE, &["v1", "resources", "{id}"], |id| Some(Route::Remove(id.to_owned()))),
+    Entry::new(Method::POST, &["v1", "leases", "port"], |_| Some(Route::LeasePort)),
+    Entry::new(Method::POST, &["v1", "leases", "port", "{port}", "heartbeat"], |port| {
+        Some(Route::RenewPort(port.to_owned()))
+    }),
+    Entry::new(Method::DELETE, &["v1", "leases", "port", "{port}"], |port| Some(Route::ReleasePort(port.to_owned()))),
+    Entry::new(Method::POST, &["v1", "workers", "pod"], |_| Some(Route::RegisterWorker)),
+    Entry::new(Method::POST, &["v1", "leases", "pod-worker"], |_| Some(Route::AcquireWorker)),
+    Entry::new(Method::POST, &["v1", "leases", "pod-worker", "{workerId}", "renew"], |worker| {
+        Some(Route::Transition(worker.to_owned(), TransitionKind::Renew))
+    }),
+    Entry::new(Method::POST, &["v1", "leases", "pod-worker", "{workerId}", "release"], |worker| {
+        Some(Route::Transition(worker.to_owned(), TransitionKind::Release))
+    }),
+    Entry::new(Method::POST, &["v1", "leases", "pod-worker", "{workerId}", "sanitize"], |worker| {
+        Some(Route::Transition(worker.to_owned(), TransitionKind::Sanitize))
+    }),
+    Entry::new(Method::POST, &["v1", "leases", "pod-worker", "{workerId}", "quarantine"], |worker| {
+        Some(Route::Transition(worker.to_owned(), TransitionKind::Quarantine))
+    }),
+    Entry::new(Method::POST, &["v1", "workers", "prepare"], |_| Some(Route::PrepareWorkers)),
+    Entry::new(Method::GET, &["v1", "workers"], |_| Some(Route::ListWorkers)),
+    Entry::new(Method::POST, &["v1", "workers", "{workerId}", "remove"], |worker| {
+        Some(Route::RemoveWorker(worker.to_owned()))
+    }),
+    Entry::new(Method::POST, &["v1", "workers", "{workerId}", "quarantine"], |worker| {
+        Some(Route::QuarantineWorker(worker.to_owned()))
+    }),
+    Entry::new(Method::POST, &["v1", "replays"], |_| Some(Route::StartReplay)),
+    Entry::new(Method::GET, &["v1", "replays"], |_| Some(Route::ListReplays)),
+    Entry::new(Method::GET, &["v1", "replays", "{id}"], |id| Some(Route::ShowReplay(id.to_owned()))),
+    Entry::new(Method::POST, &["v1", "replays", "{id}", "finalize"], |id| Some(Route::FinalizeReplay(id.to_owned()))),
+    Entry::new(Method::POST, &["v1", "replays", "{id}", "quarantine"], |id| {
+        Some(Route::QuarantineReplay(id.to_owned()))
+    }),
+    Entry::new(Method::GET, &["v1", "policies"], |_| Some(Route::ListPolicies)),
+    Entry::new(Method::POST, &["v1", "policies", "{slot}"], |slot| PolicySlot::from_name(slot).map(Route::LoadPolicy)),
+    Entry::new(Method::POST, &["v1", "policies", "{slot}", "rollback"], |slot| {
+        PolicySlot::from_name(slot).map(Route::RollBackPolicy)
+    }),
+];
+
 impl Route {
     /// The route of a request, if there is one.
     pub(super) fn of(method: &Method, path: &str) -> Option<Self> {
@@ -96,60 +194,13 @@ impl Route {
         if segments.iter().any(|segment| segment.is_empty()) {
             return None;
         }
-        let own = |segment: &&str| (*segment).to_owned();
-        match *method {
-            Method::GET => match segments {
-                ["healthz"] => Some(Self::Alive),
-                ["readyz"] => Some(Self::Ready),
-                ["metrics"] => Some(Self::Metrics),
-                ["v1", "primary"] => Some(Self::Primary),
-                ["v1", "resources"] => Some(Self::Resources),
-                ["v1", "workers"] => Some(Self::ListWorkers),
-                ["v1", "replays"] => Some(Self::ListReplays),
-                ["v1", "replays", id] => Some(Self::ShowReplay(own(id))),
-                ["v1", "policies"] => Some(Self::ListPolicies),
-                _ => None,
-            },
-            Method::DELETE => match segments {
-                ["v1", "resources", id] => Some(Self::Remove(own(id))),
-                ["v1", "leases", "port", port] => Some(Self::ReleasePort(own(port))),
-                _ => None,
-            },
-            Method::POST => match segments {
-                ["v1", "resources", "register"] => Some(Self::Register),
-                ["v1", "resources", id, "heartbeat"] => Some(Self::Heartbeat(own(id))),
-                ["v1", "leases", "port"] => Some(Self::LeasePort),
-                ["v1", "leases", "port", port, "heartbeat"] => Some(Self::RenewPort(own(port))),
-                ["v1", "leases", "pod-worker"] => Some(Self::AcquireWorker),
-                ["v1", "leases", "pod-worker", worker, action] => {
-                    let kind = match *action {
-                        "renew" => TransitionKind::Renew,
-                        "release" => TransitionKind::Release,
-                        "sanitize" => TransitionKind::Sanitize,
-                        "quarantine" => TransitionKind::Quarantine,
-                        _ => return None,
-                    };
-                    Some(Self::Transition(own(worker), kind))
-                }
-                ["v1", "workers", "pod"] => Some(Self::RegisterWorker),
-                ["v1", "workers", "prepare"] => Some(Self::PrepareWorkers),
-                ["v1", "workers", worker, "remove"] => Some(Self::RemoveWorker(own(worker))),
-                ["v1", "workers", worker, "quarantine"] => Some(Self::QuarantineWorker(own(worker))),
-                ["v1", "replays"] => Some(Self::StartReplay),
-                ["v1", "replays", id, "finalize"] => Some(Self::FinalizeReplay(own(id))),
-                ["v1", "replays", id, "quarantine"] => Some(Self::QuarantineReplay(own(id))),
-                ["v1", "policies", slot] => PolicySlot::from_name(slot).map(Self::LoadPolicy),
-                ["v1", "policies", slot, "rollback"] => PolicySlot::from_name(slot).map(Self::RollBackPolicy),
-                _ => None,
-            },
-            _ => None,
-        }
+        TABLE.iter().filter(|entry| entry.method == *method).find_map(|entry| entry.matches(segments))
     }
 
     /// Who may use it.
     pub(super) fn access(&self) -> Access {
         match self {
-            Self::Primary | Self::Alive | Self::Ready => Access::Anyone,
+            Self::Description | Self::Primary | Self::Alive | Self::Ready => Access::Anyone,
             Self::Metrics => Access::Local,
             Self::Resources | Self::ListWorkers | Self::ListReplays | Self::ShowReplay(_) | Self::ListPolicies => {
                 Access::Known
@@ -193,6 +244,7 @@ impl Route {
     /// A name for logs, which holds nothing that a client chose.
     pub(super) fn name(&self) -> &'static str {
         match self {
+            Self::Description => "openapi",
             Self::Primary => "primary",
             Self::Alive => "alive",
             Self::Ready => "ready",
@@ -254,6 +306,11 @@ mod tests {
             "/v1/resources//heartbeat",
         ] {
             assert_eq!((get(unknown), post(unknown)), (None, None), "{unknown}");
+        }
+        for entry in &TABLE {
+            assert!(entry.sample().is_some(), "{}", entry.path());
+            let varying = entry.segments.iter().filter(|segment| name_of(segment).is_some()).count();
+            assert!(varying < 2, "{}: which of them goes to the route?", entry.path());
         }
         for method in [Method::PUT, Method::PATCH, Method::HEAD, Method::OPTIONS, Method::TRACE] {
             assert_eq!(Route::of(&method, "/v1/resources"), None, "{method}");

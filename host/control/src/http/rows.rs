@@ -1,9 +1,146 @@
 //! Rows as clients see them.
 
+use super::values::{JsonObject, KindName};
+use super::workers::WorkerKey;
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
+use utoipa::openapi::{AllOfBuilder, Ref, RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 use warmhold_ledger::json::{self, Duplicates};
 use warmhold_ledger::{Instant, Kind, Row};
+
+/// A row as whoever wrote it sees it.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[allow(dead_code, reason = "rows are written as text; this type says what that text holds")]
+pub(super) struct StoredRow {
+    /// Its name for ever.
+    id: String,
+    /// What it is.
+    kind: KindName,
+    /// Where it is.
+    machine: String,
+    /// What people call it.
+    name: String,
+    /// SHA-256 of the token that wrote it, or of the machine's name.
+    owner: String,
+    /// Where it can be reached.
+    #[schema(nullable = false)]
+    endpoint: Option<String>,
+    /// Whatever there is to say about it. Numbers are doubles.
+    attrs: JsonObject,
+    /// When it was last heard of, in milliseconds since 1970.
+    observed_at: u64,
+    /// How long it counts from then, in milliseconds.
+    ttl_ms: f64,
+}
+
+/// What a list says beside the row.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[allow(dead_code, reason = "rows are written as text; this type says what that text holds")]
+pub(super) struct Age {
+    /// How long ago it was last heard of, in milliseconds.
+    age_ms: u64,
+    /// Whether it counts no more.
+    expired: bool,
+}
+
+/// A row in a list; of leases only what nobody can act with.
+pub(super) struct ListedRow;
+
+impl PartialSchema for ListedRow {
+    fn schema() -> RefOr<Schema> {
+        AllOfBuilder::new()
+            .item(Ref::from_schema_name(StoredRow::name()))
+            .item(Age::schema())
+            .description(Some("A row in a list; of leases only what nobody can act with."))
+            .into()
+    }
+}
+
+impl ToSchema for ListedRow {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((StoredRow::name().into(), StoredRow::schema()));
+        StoredRow::schemas(schemas);
+    }
+}
+
+/// The answer of `GET /v1/resources`.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "rows are written as text; this type says what that text holds")]
+pub(super) struct Resources {
+    /// In the order in which they were registered.
+    resources: Vec<ListedRow>,
+}
+
+/// The row of a worker, as the routes of workers answer it.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[allow(dead_code, reason = "rows are written as text; this type says what that text holds")]
+pub(super) struct WorkerRow {
+    /// `pod-worker-lease:` and the worker's id.
+    #[schema(pattern = "^pod-worker-lease:")]
+    id: String,
+    /// `pod-worker-lease`.
+    kind: KindName,
+    /// Where it is.
+    machine: String,
+    /// The worker's id.
+    name: String,
+    /// SHA-256 of what registered it.
+    owner: String,
+    /// Where it stands.
+    attrs: WorkerAttrs,
+    /// When it was last heard of, in milliseconds since 1970.
+    observed_at: u64,
+    /// How long it counts from then, in milliseconds.
+    ttl_ms: f64,
+}
+
+/// Where a worker stands.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[allow(dead_code, reason = "rows are written as text; this type says what that text holds")]
+pub(super) struct WorkerAttrs {
+    /// What it can stand in for.
+    key: WorkerKey,
+    /// Its state.
+    state: WorkerStateName,
+    /// How often it was leased.
+    generation: u64,
+    /// For how long it counts when it is idle, in milliseconds.
+    idle_ttl_ms: f64,
+    /// The pod that it is.
+    #[schema(nullable = false)]
+    pod_uid: Option<String>,
+    /// The lease, with `generation`; kept while sanitizing and quarantined.
+    #[schema(nullable = false)]
+    lease_id: Option<String>,
+    /// Whose lease it is.
+    #[schema(nullable = false)]
+    lease_owner: Option<String>,
+    /// The holder's run.
+    #[schema(nullable = false)]
+    run_id: Option<String>,
+    /// The holder's attempt.
+    #[schema(nullable = false)]
+    attempt_id: Option<String>,
+    /// The reason of the last transition that gave one.
+    #[schema(nullable = false)]
+    reason: Option<String>,
+}
+
+/// The state of a worker.
+#[derive(ToSchema)]
+#[schema(as = WorkerState, rename_all = "lowercase")]
+#[allow(dead_code, reason = "rows are written as text; this type says what that text holds")]
+pub(super) enum WorkerStateName {
+    Idle,
+    Leased,
+    Sanitizing,
+    Quarantined,
+}
 
 /// The attributes of a worker that a list shows: enough to choose and to judge one, nothing to act with.
 const WORKER_ATTRS: [&str; 5] = ["key", "state", "generation", "podUid", "idleTtlMs"];

@@ -6,12 +6,14 @@ use super::exchange::Exchange;
 use super::fields::{is_worker_id, optional_text, text, whole, worker_key, worker_ttl};
 use super::ledger::{Guarded, apply, fresh_primary, machine_scope, own_machine};
 use super::rows;
+use super::values::{Given, LeaseGeneration, Text, WorkerId, WorkerTtl};
 use super::{Control, undivided, within};
 use crate::api::PrepareAsk;
 use crate::error::ApiError;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::sync::Arc;
+use utoipa::ToSchema;
 use warmhold_ledger::{Operation, Scope, Transition, TransitionKind, WorkerDraft, WorkerRequest};
 
 /// The most characters of a reason that are kept.
@@ -29,6 +31,74 @@ fn invalid_key() -> ApiError {
 }
 
 const TTL: &str = "ttlMs must be a whole number from 1 to 86400000";
+
+/// What a worker can stand in for. Two keys are equal when the four texts are; what else it holds is kept and shown.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[allow(dead_code, reason = "the parser reads the JSON itself; this type says what it takes")]
+pub(super) struct WorkerKey {
+    /// The cluster's context, or another name for where the pod is.
+    context: Text,
+    /// The image's digest.
+    image_digest: Text,
+    /// What its sources and their installed dependencies are equal by.
+    lock_hash: Text,
+    /// The processor's architecture.
+    architecture: Text,
+}
+
+/// The body of `POST /v1/workers/pod`. Other fields are ignored.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[allow(dead_code, reason = "the parser reads the JSON itself; this type says what it takes")]
+pub(super) struct RegisterWorker {
+    /// Used once, ever.
+    worker_id: WorkerId,
+    /// The token's own machine.
+    machine: Text,
+    /// What it can stand in for.
+    key: WorkerKey,
+    /// For how long it counts when it is idle.
+    ttl_ms: WorkerTtl,
+    /// The pod that it is.
+    #[schema(nullable = false)]
+    pod_uid: Option<Text>,
+}
+
+/// The body of `POST /v1/leases/pod-worker`. Other fields are ignored.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[allow(dead_code, reason = "the parser reads the JSON itself; this type says what it takes")]
+pub(super) struct AcquireWorker {
+    /// What the worker must stand in for.
+    key: WorkerKey,
+    /// The caller's run.
+    run_id: Text,
+    /// The caller's attempt.
+    attempt_id: Text,
+    /// How long the lease lasts.
+    ttl_ms: WorkerTtl,
+    /// Only a worker of this machine.
+    #[schema(nullable = false)]
+    machine: Option<Text>,
+}
+
+/// The body of renew, release, sanitize and quarantine: the lease, as acquiring answered it. Other fields are ignored.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[allow(dead_code, reason = "the parser reads the JSON itself; this type says what it takes")]
+pub(super) struct HeldLease {
+    /// `attrs.leaseId` of the row.
+    lease_id: Given,
+    /// `attrs.generation` of the row.
+    generation: LeaseGeneration,
+    /// How long the row counts from now; as before when absent. Sanitizing restores `idleTtlMs` whatever this says.
+    #[schema(nullable = false)]
+    ttl_ms: Option<WorkerTtl>,
+    /// Kept in the row; sanitizing clears it.
+    #[schema(nullable = false)]
+    reason: Option<Text>,
+}
 
 /// `POST /v1/workers/pod`.
 pub(super) async fn register(exchange: &mut Exchange) -> Result<Answer, ApiError> {
@@ -172,9 +242,10 @@ pub(super) async fn remove(exchange: &Exchange, raw: &str) -> Result<Answer, Api
 }
 
 /// Why a worker is taken out.
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct TakeOut {
+pub(super) struct TakeOut {
+    /// At most 120 characters of it are kept; `operator` when blank.
     #[serde(default)]
     reason: String,
 }

@@ -11,6 +11,7 @@
 mod support;
 
 mod connections;
+mod describe;
 mod forms;
 mod gone;
 mod limits;
