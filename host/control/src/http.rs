@@ -13,6 +13,7 @@ mod ledger;
 mod metrics;
 mod policies;
 mod ports;
+mod ready;
 mod replays;
 mod resources;
 mod route;
@@ -31,6 +32,7 @@ use exchange::Exchange;
 use http::{Request, Response};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use warmhold_ledger::Ledger;
 
@@ -49,10 +51,12 @@ pub struct RequestLimits {
     pub write_time: Duration,
     /// For a question to be answered; replays, preparations and policies have ends of their own.
     pub read_time: Duration,
+    /// Bytes that must be free on the ledger's disk, or the daemon says that it isn't ready.
+    pub free_space: u64,
 }
 
 impl Default for RequestLimits {
-    /// 1 MiB, 64 MiB for policies, 256 MiB together, 15 s each.
+    /// 1 MiB, 64 MiB for policies, 256 MiB together, 15 s each, 32 MiB free.
     fn default() -> Self {
         Self {
             body: 1 << 20,
@@ -61,6 +65,7 @@ impl Default for RequestLimits {
             body_time: Duration::from_secs(15),
             write_time: Duration::from_secs(15),
             read_time: Duration::from_secs(15),
+            free_space: 32 << 20,
         }
     }
 }
@@ -93,6 +98,9 @@ pub struct Control {
     reads: ledger::Reads,
     /// Room for large bodies.
     bodies: body::Room,
+    /// When a ledger that failed was tried last.
+    tried: ready::Tried,
+    stopping: AtomicBool,
 }
 
 impl Control {
@@ -101,7 +109,24 @@ impl Control {
     pub fn new(options: ControlOptions) -> Arc<Self> {
         let reads = ledger::Reads::new(options.ledger.clone(), options.limits.read_time);
         let bodies = body::Room::new(options.limits.bodies);
-        Arc::new(Self { options, metrics: metrics::Metrics::default(), reads, bodies })
+        Arc::new(Self {
+            options,
+            metrics: metrics::Metrics::default(),
+            reads,
+            bodies,
+            tried: ready::Tried::default(),
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// From now on no change is begun: it would be cut off by the end that is near. Questions are still answered, and
+    /// what is in hand goes on.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
     }
 
     /// Answers one request; never fails, never panics on what a client sends.
@@ -158,7 +183,7 @@ async fn dispatch(exchange: &mut Exchange, route: route::Route) -> Result<Answer
         Route::Description => describe::show(exchange),
         Route::Primary => checks::primary(exchange),
         Route::Alive => Ok(Answer::text("ok\n")),
-        Route::Ready => checks::ready(exchange).await,
+        Route::Ready => ready::show(exchange).await,
         Route::Metrics => Ok(metrics::show(exchange)),
         Route::Resources => resources::list(exchange).await,
         Route::Register => resources::register(exchange).await,

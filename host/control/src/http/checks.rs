@@ -3,8 +3,6 @@
 use super::answer::Answer;
 use super::exchange::Exchange;
 use super::route::{Access, Route};
-use super::{Control, within};
-use crate::api::{PolicySlot, PolicyState};
 use crate::error::ApiError;
 use http::{HeaderMap, header};
 use serde::Serialize;
@@ -30,6 +28,9 @@ pub(super) async fn pass(exchange: &mut Exchange) -> Result<Route, ApiError> {
     exchange.caller = Some(caller);
     if !admitted {
         return Err(ApiError::forbidden("forbidden", format!("this needs {}", access.describe())));
+    }
+    if access != Access::Known && exchange.control.is_stopping() {
+        return Err(ApiError::unavailable("closing", "the daemon is ending; nothing was done").with_retry_after(1));
     }
     if route.needs_primary() {
         may_write(exchange)?;
@@ -103,19 +104,6 @@ pub(super) fn primary(exchange: &Exchange) -> Result<Answer, ApiError> {
         generation: view.and_then(|view| view.generation),
         known: view.is_some(),
     })
-}
-
-/// `GET /readyz`: the ledger can be read and each slot has a policy that serves.
-pub(super) async fn ready(exchange: &Exchange) -> Result<Answer, ApiError> {
-    super::ledger::row(exchange, "readyz").await?;
-    let Control { options, .. } = &*exchange.control;
-    let policies = within(options.limits.read_time, options.policies.list()).await?;
-    for slot in PolicySlot::ALL {
-        if !policies.iter().any(|policy| policy.slot == slot && policy.state == PolicyState::Serving) {
-            return Err(ApiError::unavailable("policy-missing", format!("no {slot} policy serves")));
-        }
-    }
-    Ok(Answer::text("ok\n"))
 }
 
 #[cfg(test)]

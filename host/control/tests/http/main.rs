@@ -19,6 +19,7 @@ mod lists;
 mod logs;
 mod order;
 mod primary;
+mod ready;
 mod services;
 mod tokens;
 

@@ -62,6 +62,8 @@ pub struct HttpLimits {
     pub max_bodies: u64,
     /// `max-waiting-writes`: for their turn at the ledger.
     pub max_waiting_writes: u32,
+    /// `min-free-space`: on the ledger's disk, for the daemon to be ready.
+    pub min_free_space: u64,
     /// `header-timeout`: until the head of a request is there.
     pub header_timeout: Duration,
     /// `idle-timeout`: for a connection between two requests.
@@ -84,6 +86,7 @@ impl Default for HttpLimits {
             max_policy: 64 << 20,
             max_bodies: 256 << 20,
             max_waiting_writes: 4096,
+            min_free_space: 32 << 20,
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
             answer_timeout: Duration::from_secs(30),
@@ -166,6 +169,7 @@ fn http(table: &Table<'_, '_>) -> HttpLimits {
         max_policy: size("max-policy", 64 << 10..=1 << 30, default.max_policy),
         max_bodies: size("max-bodies", 1 << 20..=64 << 30, default.max_bodies),
         max_waiting_writes: number("max-waiting-writes", 1..=1_000_000, default.max_waiting_writes),
+        min_free_space: size("min-free-space", 0..=1 << 40, default.min_free_space),
         header_timeout: time("header-timeout", default.header_timeout),
         idle_timeout: time("idle-timeout", default.idle_timeout),
         answer_timeout: time("answer-timeout", default.answer_timeout),

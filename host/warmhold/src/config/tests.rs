@@ -78,6 +78,7 @@ fn every_key_is_read() {
         max-policy = "8MiB"
         max-bodies = "16MiB"
         max-waiting-writes = 20
+        min-free-space = "1GiB"
         header-timeout = "2s"
         idle-timeout = "3s"
         answer-timeout = "4s"
@@ -147,6 +148,7 @@ fn every_key_is_read() {
             max_policy: 8 << 20,
             max_bodies: 16 << 20,
             max_waiting_writes: 20,
+            min_free_space: 1 << 30,
             header_timeout: Duration::from_secs(2),
             idle_timeout: Duration::from_secs(3),
             answer_timeout: Duration::from_secs(4),

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -31,6 +32,9 @@ use warmhold_ledger::{Ledger, Options as LedgerOptions};
 use warmhold_pods::Backend;
 use warmhold_pods::local::{LocalBackend, Options as LocalOptions};
 use warmhold_replay::{Driver, Instance, Services, Standing};
+
+/// For the answers of replays that took all of the time to drain.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Files that are open beside the connections: the ledger, pods and their streams.
 const FILES: u64 = 512;
@@ -166,7 +170,7 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
         limits: request_limits(&config),
     });
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
-    let serving = tokio::spawn(server.serve(control, async {
+    let mut serving = tokio::spawn(server.serve(Arc::clone(&control), async {
         // A dropped sender means the same.
         let _ = ended.await;
     }));
@@ -176,12 +180,18 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
     println!("warmhold serves {} at {url}", config.root.display());
     stop.wait(args, &config, &slots).await;
     tracing::info!("told to stop: finishing what is in flight");
+    let over = tokio::time::Instant::now() + config.daemon.http.drain_timeout;
+    control.stop();
     found.abort();
     retract(&config.root, &url);
     // Replays end while the server still answers those who wait for them.
     driver.stop().await;
     drop(end);
-    let _ = serving.await;
+    // Whatever the replays have left of it is for the others' answers.
+    if tokio::time::timeout_at(over.max(tokio::time::Instant::now() + LAST_ANSWERS), &mut serving).await.is_err() {
+        tracing::warn!("requests were cut off: they took longer than drain-timeout");
+        serving.abort();
+    }
     background.cancel();
     let _ = tokio::join!(watch, files, follow, keeper);
     ledger.close().await;
@@ -227,6 +237,7 @@ fn request_limits(config: &Config) -> RequestLimits {
         body_time: http.request_timeout,
         write_time: http.request_timeout,
         read_time: http.request_timeout,
+        free_space: http.min_free_space,
     }
 }
 
