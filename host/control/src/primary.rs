@@ -7,6 +7,6 @@ mod change;
 mod document;
 mod source;
 
-pub use change::{ChangeError, accept, claim, hand_off, revert};
-pub use document::{Document, Reading, State, read};
+pub use change::{Change, ChangeError, Changed};
+pub use document::{Document, Look, Reading, State, look, read};
 pub use source::PrimarySource;

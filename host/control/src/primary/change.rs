@@ -113,84 +113,103 @@ impl ChangeError {
     }
 }
 
-/// Takes a document that is absent: this machine holds it, generation 1.
-///
-/// # Errors
-/// It isn't absent, or can't be written.
-pub fn claim(path: &Path, machine: &MachineName) -> Result<Document, ChangeError> {
-    if !machine.can_hold_primary() {
-        return Err(ChangeError::Name { name: machine.as_str().to_owned() });
-    }
-    let _lock = Lock::of(path).map_err(io_error(path))?;
-    match read_kept(path).0 {
-        Reading::Absent => {}
-        Reading::Unmeasured(why) => return Err(ChangeError::Unmeasured { path: path.to_owned(), why }),
-        Reading::Present(Document { holder, generation, .. }) => return Err(ChangeError::Held { holder, generation }),
-    }
-    let document = next(machine.as_str(), 0, State::Held)?;
-    write(path, &document, Replace::Nothing)?;
-    Ok(document)
+/// What a machine may do to the document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// Takes a document that is absent: this machine holds it, generation 1.
+    Claim,
+    /// Names another machine as holder, from this one, which held it.
+    HandOff {
+        /// The other one.
+        to: &'a str,
+    },
+    /// Ends a hand-off to this machine: it holds.
+    Accept,
+    /// Ends a hand-off the other way: who held before holds again. Either side may say so.
+    Revert,
 }
 
-/// Names another machine as holder, from this one, which held it.
-///
-/// # Errors
-/// This machine doesn't hold it, or is handing it off already; `to` is no holder's name or this machine's own.
-pub fn hand_off(path: &Path, machine: &MachineName, to: &str) -> Result<Document, ChangeError> {
-    if !is_holder(to) {
-        return Err(ChangeError::Name { name: to.to_owned() });
-    }
-    change(path, |now| {
-        let from = machine.as_str();
-        match &now.state {
-            _ if now.holder != from => Err(not_holder(machine, now)),
-            State::HandingOff { .. } => Err(ChangeError::HandingOff { holder: now.holder.clone() }),
-            State::Held if to == from => Err(ChangeError::ToItself { holder: to.to_owned() }),
-            State::Held => next(to, now.generation, State::HandingOff { from: Some(from.to_owned()) }),
+/// A change that was made, or would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// What was there; None when it was absent.
+    pub before: Option<Document>,
+    /// What is there now. Its generation is higher by one.
+    pub after: Document,
+}
+
+impl Change<'_> {
+    /// Makes the change.
+    ///
+    /// # Errors
+    /// See [`ChangeError`]; nothing was written.
+    pub fn make(self, path: &Path, machine: &MachineName) -> Result<Changed, ChangeError> {
+        self.name_fits(machine)?;
+        let _lock = Lock::of(path).map_err(io_error(path))?;
+        let (reading, content) = read_kept(path);
+        let changed = self.decide(path, machine, reading)?;
+        match content {
+            Some(content) => replace(path, &changed.after, &content)?,
+            None => write(path, &changed.after, Replace::Nothing)?,
         }
-    })
-}
+        Ok(changed)
+    }
 
-/// Ends a hand-off to this machine: it holds.
-///
-/// # Errors
-/// There is no hand-off, or it is to another machine.
-pub fn accept(path: &Path, machine: &MachineName) -> Result<Document, ChangeError> {
-    change(path, |now| match &now.state {
-        _ if now.holder != machine.as_str() => Err(not_holder(machine, now)),
-        State::Held => Err(ChangeError::NotHandingOff { holder: now.holder.clone() }),
-        State::HandingOff { .. } => next(&now.holder, now.generation, State::Held),
-    })
-}
+    /// What [`Change::make`] would come to now; writes nothing, and takes no lock.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn rehearse(self, path: &Path, machine: &MachineName) -> Result<Changed, ChangeError> {
+        self.name_fits(machine)?;
+        self.decide(path, machine, read_kept(path).0)
+    }
 
-/// Ends a hand-off the other way: who held before holds again. Either side may say so.
-///
-/// # Errors
-/// There is no hand-off, this machine has no part in it, or it doesn't say from whom it came.
-pub fn revert(path: &Path, machine: &MachineName) -> Result<Document, ChangeError> {
-    change(path, |now| match &now.state {
-        State::Held => Err(ChangeError::NotHandingOff { holder: now.holder.clone() }),
-        State::HandingOff { from: None } => Err(ChangeError::NoWayBack),
-        State::HandingOff { from: Some(from) } if from == machine.as_str() || now.holder == machine.as_str() => {
-            next(from, now.generation, State::Held)
+    /// Whoever is to hold must have a holder's name.
+    fn name_fits(self, machine: &MachineName) -> Result<(), ChangeError> {
+        match self {
+            Self::Claim if !machine.can_hold_primary() => Err(ChangeError::Name { name: machine.as_str().to_owned() }),
+            Self::HandOff { to } if !is_holder(to) => Err(ChangeError::Name { name: to.to_owned() }),
+            _ => Ok(()),
         }
-        State::HandingOff { .. } => Err(not_holder(machine, now)),
-    })
-}
+    }
 
-fn change(
-    path: &Path,
-    decide: impl FnOnce(&Document) -> Result<Document, ChangeError>,
-) -> Result<Document, ChangeError> {
-    let _lock = Lock::of(path).map_err(io_error(path))?;
-    let (now, content) = match read_kept(path) {
-        (Reading::Present(now), Some(content)) => (now, content),
-        (Reading::Unmeasured(why), _) => return Err(ChangeError::Unmeasured { path: path.to_owned(), why }),
-        _ => return Err(ChangeError::Absent { path: path.to_owned() }),
-    };
-    let document = decide(&now)?;
-    replace(path, &document, &content)?;
-    Ok(document)
+    fn decide(self, path: &Path, machine: &MachineName, reading: Reading) -> Result<Changed, ChangeError> {
+        let now = match (reading, self) {
+            (Reading::Unmeasured(why), _) => return Err(ChangeError::Unmeasured { path: path.to_owned(), why }),
+            (Reading::Absent, Self::Claim) => {
+                return Ok(Changed { before: None, after: next(machine.as_str(), 0, State::Held)? });
+            }
+            (Reading::Absent, _) => return Err(ChangeError::Absent { path: path.to_owned() }),
+            (Reading::Present(Document { holder, generation, .. }), Self::Claim) => {
+                return Err(ChangeError::Held { holder, generation });
+            }
+            (Reading::Present(now), _) => now,
+        };
+        let own = machine.as_str();
+        let holds = now.holder == own;
+        let generation = now.generation;
+        let after = match (self, &now.state) {
+            (Self::Claim, _) => Err(ChangeError::Held { holder: now.holder.clone(), generation }),
+            (Self::HandOff { .. } | Self::Accept, _) if !holds => Err(not_holder(machine, &now)),
+            (Self::HandOff { .. }, State::HandingOff { .. }) => {
+                Err(ChangeError::HandingOff { holder: now.holder.clone() })
+            }
+            (Self::HandOff { to }, State::Held) if to == own => Err(ChangeError::ToItself { holder: to.to_owned() }),
+            (Self::HandOff { to }, State::Held) => {
+                next(to, generation, State::HandingOff { from: Some(own.to_owned()) })
+            }
+            (Self::Accept | Self::Revert, State::Held) => {
+                Err(ChangeError::NotHandingOff { holder: now.holder.clone() })
+            }
+            (Self::Accept, State::HandingOff { .. }) => next(&now.holder, generation, State::Held),
+            (Self::Revert, State::HandingOff { from: None }) => Err(ChangeError::NoWayBack),
+            (Self::Revert, State::HandingOff { from: Some(from) }) if from == own || holds => {
+                next(from, generation, State::Held)
+            }
+            (Self::Revert, State::HandingOff { .. }) => Err(not_holder(machine, &now)),
+        }?;
+        Ok(Changed { before: Some(now), after })
+    }
 }
 
 fn replace(path: &Path, document: &Document, read: &Content) -> Result<(), ChangeError> {
@@ -237,6 +256,51 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> ChangeError + '_ {
 mod tests {
     use super::*;
     use crate::primary::read;
+
+    fn claim(path: &Path, machine: &MachineName) -> Result<Document, ChangeError> {
+        both(Change::Claim, path, machine)
+    }
+
+    fn hand_off(path: &Path, machine: &MachineName, to: &str) -> Result<Document, ChangeError> {
+        both(Change::HandOff { to }, path, machine)
+    }
+
+    fn accept(path: &Path, machine: &MachineName) -> Result<Document, ChangeError> {
+        both(Change::Accept, path, machine)
+    }
+
+    fn revert(path: &Path, machine: &MachineName) -> Result<Document, ChangeError> {
+        both(Change::Revert, path, machine)
+    }
+
+    /// Rehearsed, then made: the two agree, and the rehearsal leaves everything as it was.
+    fn both(change: Change<'_>, path: &Path, machine: &MachineName) -> Result<Document, ChangeError> {
+        let files = || {
+            let entries = std::fs::read_dir(path.parent().unwrap()).unwrap();
+            let mut files: Vec<_> =
+                entries.map(|entry| entry.unwrap().path()).map(|path| (std::fs::read(&path).unwrap(), path)).collect();
+            files.sort();
+            files
+        };
+        let before = files();
+        let rehearsed = change.rehearse(path, machine);
+        assert_eq!(files(), before);
+        let made = change.make(path, machine);
+        let told = |result: &Result<Changed, ChangeError>| match result {
+            Ok(changed) => (
+                changed.before.clone(),
+                changed.after.holder.clone(),
+                changed.after.generation.to_string(),
+                Some(changed.after.state.clone()),
+            ),
+            Err(error) => (None, error.code().to_owned(), error.to_string(), None),
+        };
+        assert_eq!(told(&rehearsed), told(&made));
+        made.map(|changed| {
+            assert_eq!(changed.after.generation, changed.before.map_or(0, |before| before.generation) + 1);
+            changed.after
+        })
+    }
 
     fn name(name: &str) -> MachineName {
         MachineName::parse(name).unwrap()
@@ -309,7 +373,7 @@ mod tests {
             let claims: Vec<_> = (0..8)
                 .map(|n| {
                     let path = &path;
-                    scope.spawn(move || usize::from(claim(path, &name(&format!("m{n}"))).is_ok()))
+                    scope.spawn(move || usize::from(Change::Claim.make(path, &name(&format!("m{n}"))).is_ok()))
                 })
                 .collect();
             claims.into_iter().map(|claim| claim.join().unwrap()).sum()
@@ -323,10 +387,9 @@ mod tests {
         let path = folder.path().join("p.json");
         claim(&path, &name("m1")).unwrap();
         let foreign = r#"{"holder":"m9","generation":9,"state":"held","renewedAt":1}"#;
-        let result = change(&path, |now| {
-            std::fs::write(&path, foreign).unwrap();
-            next("m2", now.generation, State::Held)
-        });
+        let (_, content) = read_kept(&path);
+        std::fs::write(&path, foreign).unwrap();
+        let result = replace(&path, &next("m2", 1, State::Held).unwrap(), &content.unwrap());
         assert_eq!(result.unwrap_err().code(), "primary-raced");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), foreign);
     }

@@ -5,6 +5,7 @@ use crate::machine::is_holder;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Number, Value};
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 /// The largest whole number that every reader of JSON keeps exact.
 pub(super) const MAX_GENERATION: u64 = (1 << 53) - 1;
@@ -70,6 +71,24 @@ pub enum Reading {
 #[must_use]
 pub fn read(path: &Path) -> Reading {
     read_kept(path).0
+}
+
+/// A reading, and when what it was made from was last changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// What it says.
+    pub reading: Reading,
+    /// How long ago the file was last changed, by this machine's clock and its file system's; None where there is no
+    /// file, or it can't be told. A file from the future has age 0.
+    pub age: Option<Duration>,
+}
+
+/// Reads the document now, and says how old the file is. Nothing expires by that age: it is for a person.
+#[must_use]
+pub fn look(path: &Path) -> Look {
+    let changed = std::fs::metadata(path).and_then(|found| found.modified()).ok();
+    let age = changed.map(|at| SystemTime::now().duration_since(at).unwrap_or_default());
+    Look { reading: read(path), age }
 }
 
 /// Reads the document, and keeps what the reading was made from.

@@ -5,7 +5,7 @@
 //! shares another's read; the *fence* is read by the ledger's writer inside its transaction and stated once more
 //! before the commit.
 
-use super::change::{ChangeError, claim};
+use super::change::{Change, ChangeError};
 use super::document::{Reading, read_kept};
 use crate::files::{Content, Stamp};
 use crate::machine::MachineName;
@@ -84,7 +84,7 @@ impl PrimarySource {
         let folder = root.join("control");
         let path = folder.join("primary.json");
         crate::files::private_directory(&folder).map_err(|source| ChangeError::Io { path: folder, source })?;
-        match claim(&path, &machine) {
+        match Change::Claim.make(&path, &machine) {
             // Somebody else may have claimed it in between; the views will tell.
             Ok(_) | Err(ChangeError::Held { .. } | ChangeError::Unmeasured { .. } | ChangeError::Raced { .. }) => {
                 Ok(Self::new(Some(path), machine, false))
