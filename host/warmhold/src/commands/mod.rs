@@ -1,10 +1,12 @@
 //! What each command does.
 
 mod doctor;
+mod ledger;
 mod output;
 mod packaging;
 mod policy;
 mod policy_check;
+mod primary;
 mod replay;
 mod replays;
 mod repository;
@@ -25,6 +27,8 @@ pub(crate) fn run(cli: &Cli) -> Result<Exit, CliError> {
         Command::Worker(command) => worker::run(global, command),
         Command::Policy(command) => policy::run(global, command),
         Command::Token(command) => token::run(global, command),
+        Command::Primary(command) => primary::run(global, command),
+        Command::Ledger(command) => ledger::run(global, command),
         Command::Doctor(args) => doctor::run(global, args.json),
         Command::Completions { shell } => packaging::completions(*shell),
         Command::Man { into } => packaging::man(into.as_deref()),
@@ -40,6 +44,15 @@ fn root(global: &Global) -> Result<PathBuf, CliError> {
     std::path::absolute(&root).map_err(|error| {
         CliError::usage("bad-root", format!("{}: {error}", root.display())).with_help("name a folder with --root")
     })
+}
+
+/// Turns `--url` away where a command works on the root's own files.
+fn only_here(global: &Global, what: &str) -> Result<(), CliError> {
+    if global.url.is_none() {
+        return Ok(());
+    }
+    Err(CliError::usage("no-url-here", format!("{what} where the daemon's root is, not over HTTP"))
+        .with_help("run this on that machine, with --root"))
 }
 
 /// A daemon that answers, with the token for this.

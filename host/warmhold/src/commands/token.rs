@@ -8,10 +8,7 @@ use serde_json::json;
 use warmhold_control::{MachineName, MachineTokens, TokensError};
 
 pub(super) fn run(global: &Global, command: &TokenCommand) -> Result<Exit, CliError> {
-    if global.url.is_some() {
-        return Err(CliError::usage("no-url-here", "tokens are issued where the daemon's root is, not over HTTP")
-            .with_help("run this on that machine, with --root"));
-    }
+    super::only_here(global, "tokens are issued")?;
     let tokens = MachineTokens::of(&super::root(global)?);
     match command {
         TokenCommand::Issue { machine } => {
@@ -19,10 +16,19 @@ pub(super) fn run(global: &Global, command: &TokenCommand) -> Result<Exit, CliEr
             // Alone, so that it can be caught in a variable or a file.
             print(&format!("{token}\n"))?;
         }
-        TokenCommand::Revoke { machine } => {
-            if !tokens.revoke(&name(machine)?).map_err(|error| failed(&error))? {
+        TokenCommand::Revoke { machine, dry_run } => {
+            let name = name(machine)?;
+            let had = if *dry_run {
+                tokens.list().map_err(|error| failed(&error))?.iter().any(|token| token.machine == name)
+            } else {
+                tokens.revoke(&name).map_err(|error| failed(&error))?
+            };
+            if !had {
                 return Err(CliError::no("not-found", format!("`{machine}` has no token"))
                     .with_help("warmhold token list shows the machines that have one"));
+            }
+            if *dry_run {
+                print(&format!("would take away the token of {machine}; nothing was changed\n"))?;
             }
         }
         TokenCommand::List(args) => {

@@ -10,7 +10,9 @@
 
 mod doctor;
 mod help;
+mod ledger;
 mod policy;
+mod primary;
 mod reach;
 mod replay;
 mod replays;

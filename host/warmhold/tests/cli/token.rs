@@ -29,7 +29,11 @@ fn tokens_are_listed_and_taken_away() {
     assert!(listed[0]["issuedAt"].is_u64() && listed[0].as_object().map(serde_json::Map::len) == Some(2));
     let table = world.run(&["token", "list"]).exits(0).stdout;
     assert!(table.starts_with("MACHINE  ISSUED\nm1       20") && table.lines().count() == 3, "{table}");
+    let would = world.run(&["token", "revoke", "m1", "--dry-run"]).exits(0).stdout;
+    assert_eq!(would, "would take away the token of m1; nothing was changed\n");
+    assert_eq!(world.run(&["token", "list", "--json"]).exits(0).json(), listed);
     world.run(&["token", "revoke", "m1"]).exits(0);
+    world.run(&["token", "revoke", "m1", "--dry-run"]).exits(1);
     let ran = world.run(&["token", "revoke", "m1"]).exits(1);
     assert!(ran.stderr.starts_with("error[not-found]: `m1` has no token\nhelp: "), "{}", ran.stderr);
 }
