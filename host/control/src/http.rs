@@ -28,6 +28,7 @@ use crate::primary::PrimarySource;
 use crate::tokens::Tokens;
 use answer::Answer;
 use axum::body::Body;
+pub use describe::description;
 use exchange::Exchange;
 use http::{Request, Response};
 use std::net::IpAddr;

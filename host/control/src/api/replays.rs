@@ -10,6 +10,7 @@ use warmhold_ledger::Caller;
 /// What a caller asks for. Only the form has been looked at: paths, the cut and the deadline are judged by whoever runs
 /// the replay, since bad ones are a `fallback` and not an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"files": ["tests/words.sh"], "cutSha": "0123456789abcdef0123456789abcdef01234567"}))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReplayAsk {
     /// Test files, relative to the repository.
@@ -27,6 +28,7 @@ pub struct ReplayAsk {
     pub baseline_sha: Option<String>,
     /// How long it may take, counted from now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub deadline_ms: Option<u64>,
     /// Which profile; the default one when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

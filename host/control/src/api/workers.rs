@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 /// Which slots to fill.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"count": 2}))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PrepareAsk {
     /// Which profile; the default one when absent.

@@ -30,7 +30,6 @@ struct Document {
 
 /// `GET /v1/openapi.json`.
 pub(super) fn show(exchange: &Exchange) -> Result<Answer, ApiError> {
-    static DOCUMENT: OnceLock<Option<Document>> = OnceLock::new();
     let document = DOCUMENT.get_or_init(write).as_ref().ok_or_else(ApiError::internal)?;
     let known = exchange.head.headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     let mut known = known.flat_map(|value| value.split(',')).map(|tag| tag.trim().trim_start_matches("W/"));
@@ -39,6 +38,14 @@ pub(super) fn show(exchange: &Exchange) -> Result<Answer, ApiError> {
     }
     Ok(Answer::constant_json(&document.text, &document.etag))
 }
+
+/// What `GET /v1/openapi.json` answers: the interface in OpenAPI 3.1. None where it can't be written, which the log tells.
+#[must_use]
+pub fn description() -> Option<&'static [u8]> {
+    DOCUMENT.get_or_init(write).as_ref().map(|document| document.text.as_slice())
+}
+
+static DOCUMENT: OnceLock<Option<Document>> = OnceLock::new();
 
 fn write() -> Option<Document> {
     match serde_json::to_vec(&document()) {
@@ -167,7 +174,7 @@ fn operation_id(route: &Route) -> String {
 mod tests {
     use super::*;
     use serde_json::Value;
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     fn written() -> Value {
         serde_json::from_slice(&write().unwrap().text).unwrap()
@@ -206,6 +213,28 @@ mod tests {
             assert!(answers.keys().any(|status| status.starts_with('2')), "{operation}");
             assert_eq!(told["security"].as_array().unwrap().is_empty(), !answers.contains_key("401"), "{operation}");
         }
+    }
+
+    #[test]
+    fn links_lead_somewhere() {
+        let document = written();
+        let parameters: BTreeMap<&str, Vec<&str>> = operations(&document)
+            .map(|(_, told)| {
+                let parameters = told["parameters"].as_array().map_or(&[][..], Vec::as_slice);
+                let names = parameters.iter().map(|parameter| parameter["name"].as_str().unwrap());
+                (told["operationId"].as_str().unwrap(), names.collect())
+            })
+            .collect();
+        let mut count = 0;
+        for (operation, told) in operations(&document) {
+            for link in told["responses"]["200"]["links"].as_object().into_iter().flat_map(|links| links.values()) {
+                let known = parameters.get(link["operationId"].as_str().unwrap()).unwrap();
+                let given: Vec<&str> = link["parameters"].as_object().unwrap().keys().map(String::as_str).collect();
+                assert!(given.iter().all(|name| known.contains(name)), "{operation}: {link}");
+                count += 1;
+            }
+        }
+        assert!(count > 5, "{count}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub(super) const LAST: u16 = 31499;
 
 /// The body of `POST /v1/leases/port`. Other fields are ignored.
 #[derive(ToSchema)]
+#[schema(example = json!({"machine": "build-07", "purpose": "debug", "ttlMs": 60000, "excluded": [31450]}))]
 #[schema(rename_all = "camelCase")]
 #[allow(dead_code, reason = "the parser reads the JSON itself; this type says what it takes")]
 pub(super) struct LeasePort {

@@ -175,6 +175,7 @@ pub(super) async fn finalize(exchange: &Exchange, raw: &str) -> Result<Answer, A
 
 /// Why a replay's worker must not be used again.
 #[derive(Default, Deserialize, ToSchema)]
+#[schema(example = json!({"reason": "differs from the one-shot run"}))]
 #[serde(deny_unknown_fields)]
 pub(super) struct Mismatch {
     /// At most 120 characters of it are kept; `mismatch` when blank.

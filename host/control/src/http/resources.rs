@@ -22,6 +22,7 @@ const PAGE: usize = 256;
 
 /// The body of `POST /v1/resources/register`. Other fields are ignored, `owner` and `observedAt` too.
 #[derive(ToSchema)]
+#[schema(example = json!({"id": "instance:web", "kind": "instance", "machine": "build-07", "name": "web", "attrs": {"port": 80}, "ttlMs": 60000}))]
 #[schema(rename_all = "camelCase")]
 #[allow(dead_code, reason = "the parser reads the JSON itself; this type says what it takes")]
 pub(super) struct RegisterResource {
@@ -44,6 +45,7 @@ pub(super) struct RegisterResource {
 
 /// The body of `POST /v1/resources/{id}/heartbeat`. Other fields are ignored.
 #[derive(ToSchema)]
+#[schema(example = json!({"attrs": {"load": 0.5}}))]
 #[allow(dead_code, reason = "the parser reads the JSON itself; this type says what it takes")]
 pub(super) struct Heartbeat {
     /// Merged into the row's.

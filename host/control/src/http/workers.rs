@@ -34,6 +34,7 @@ const TTL: &str = "ttlMs must be a whole number from 1 to 86400000";
 
 /// What a worker can stand in for. Two keys are equal when the four texts are; what else it holds is kept and shown.
 #[derive(ToSchema)]
+#[schema(example = json!({"context": "lab", "imageDigest": "sha256:1f", "lockHash": "9c", "architecture": "amd64"}))]
 #[schema(rename_all = "camelCase")]
 #[allow(dead_code, reason = "the parser reads the JSON itself; this type says what it takes")]
 pub(super) struct WorkerKey {
@@ -49,6 +50,7 @@ pub(super) struct WorkerKey {
 
 /// The body of `POST /v1/workers/pod`. Other fields are ignored.
 #[derive(ToSchema)]
+#[schema(example = json!({"workerId": "w-1", "machine": "build-07", "podUid": "uid-1", "key": {"context": "lab", "imageDigest": "sha256:1f", "lockHash": "9c", "architecture": "amd64"}, "ttlMs": 600000}))]
 #[schema(rename_all = "camelCase")]
 #[allow(dead_code, reason = "the parser reads the JSON itself; this type says what it takes")]
 pub(super) struct RegisterWorker {
@@ -67,6 +69,7 @@ pub(super) struct RegisterWorker {
 
 /// The body of `POST /v1/leases/pod-worker`. Other fields are ignored.
 #[derive(ToSchema)]
+#[schema(example = json!({"key": {"context": "lab", "imageDigest": "sha256:1f", "lockHash": "9c", "architecture": "amd64"}, "runId": "run-1", "attemptId": "1", "ttlMs": 60000}))]
 #[schema(rename_all = "camelCase")]
 #[allow(dead_code, reason = "the parser reads the JSON itself; this type says what it takes")]
 pub(super) struct AcquireWorker {
@@ -85,6 +88,7 @@ pub(super) struct AcquireWorker {
 
 /// The body of renew, release, sanitize and quarantine: the lease, as acquiring answered it. Other fields are ignored.
 #[derive(ToSchema)]
+#[schema(example = json!({"leaseId": "7a31…", "generation": 1}))]
 #[schema(rename_all = "camelCase")]
 #[allow(dead_code, reason = "the parser reads the JSON itself; this type says what it takes")]
 pub(super) struct HeldLease {
@@ -243,6 +247,7 @@ pub(super) async fn remove(exchange: &Exchange, raw: &str) -> Result<Answer, Api
 
 /// Why a worker is taken out.
 #[derive(Default, Deserialize, ToSchema)]
+#[schema(example = json!({"reason": "looks odd"}))]
 #[serde(deny_unknown_fields)]
 pub(super) struct TakeOut {
     /// At most 120 characters of it are kept; `operator` when blank.

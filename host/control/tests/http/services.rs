@@ -195,7 +195,7 @@ async fn policies() {
     assert_eq!(*running.policies.loaded.lock(), [(warmhold_control::api::PolicySlot::Replay, 3 << 20)]);
     for bytes in [b"hello".to_vec(), Vec::new()] {
         let refused = load("lease", bytes).await;
-        assert_eq!(refused.refusal(), (400, "policy-refused".into()));
+        assert_eq!(refused.refusal(), (422, "policy-not-wasm".into()));
         for field in ["expected", "found", "fix"] {
             assert!(refused.json()[field].is_string(), "{field}");
         }

@@ -93,7 +93,9 @@ impl Ask {
     pub async fn finish(&self, mut stream: TcpStream) -> Reply {
         // A server that has answered already may have closed.
         let _ = stream.write_all(self.body.as_deref().unwrap_or_default()).await;
-        read(&mut stream).await
+        let reply = read(&mut stream).await;
+        super::declared::check(&self.method, &self.path, &reply);
+        reply
     }
 
     pub async fn send(self) -> Reply {

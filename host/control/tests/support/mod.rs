@@ -9,6 +9,7 @@
 
 pub mod client;
 pub mod decider;
+pub mod declared;
 pub mod services;
 
 use services::{MemoryPolicies, MemoryReplays, MemoryWorkers};

@@ -223,7 +223,8 @@ impl Policies for MemoryPolicies {
 
     async fn load(&self, slot: PolicySlot, component: Bytes) -> Result<PolicyView, ApiError> {
         if !component.starts_with(b"\0asm") {
-            return Err(ApiError::bad_request("policy-refused", "that is no component")
+            let unprocessable = http::StatusCode::UNPROCESSABLE_ENTITY;
+            return Err(ApiError::new(unprocessable, "policy-not-wasm", "that is no component")
                 .with("expected", "a component")
                 .with("found", "something else")
                 .with("fix", "build it with cargo build --target wasm32-wasip2"));

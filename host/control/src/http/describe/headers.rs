@@ -7,6 +7,8 @@ use utoipa::openapi::schema::{Object, ObjectBuilder};
 use utoipa::openapi::{ComponentsBuilder, Ref, ResponseBuilder, Type};
 
 const REQUEST_ID: (&str, &str) = ("x-request-id", "RequestId");
+/// Where the head may be so large that it isn't even read.
+const REQUEST_ID_IF_READ: (&str, &str) = ("x-request-id", "RequestIdIfRead");
 const PRIMARY_GENERATION: (&str, &str) = ("x-primary-generation", "PrimaryGeneration");
 const POLICY: (&str, &str) = ("x-warmhold-policy", "Policy");
 const RETRY_AFTER: (&str, &str) = ("retry-after", "RetryAfter");
@@ -18,6 +20,14 @@ pub(super) fn define(components: ComponentsBuilder) -> ComponentsBuilder {
     let whole = || ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1)).build();
     components
         .header(REQUEST_ID.1, header("In the daemon's log too, and in `requestId` of a refusal.", text().build(), true))
+        .header(
+            REQUEST_ID_IF_READ.1,
+            header(
+                "As always, but for a head that is too large even to be read: that is refused without a body.",
+                text().build(),
+                false,
+            ),
+        )
         .header(PRIMARY_GENERATION.1, header("The generation of the primary; there while it is known.", whole(), false))
         .header(
             POLICY.1,
@@ -63,6 +73,7 @@ pub(super) fn on_refusal(answer: ResponseBuilder, status: u16, decided: bool) ->
     match status {
         401 => refer(answer, CHALLENGE),
         429 | 503 => refer(answer, RETRY_AFTER),
+        431 => refer(answer, REQUEST_ID_IF_READ),
         _ => answer,
     }
 }

@@ -3,6 +3,7 @@
 use super::headers;
 use super::refusals::Refusals;
 use std::collections::BTreeMap;
+use utoipa::openapi::link::{Link, LinkBuilder};
 use utoipa::openapi::path::{OperationBuilder, Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::{RequestBody, RequestBodyBuilder};
 use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder};
@@ -41,6 +42,7 @@ pub(super) struct Told {
     pub(super) parameters: Vec<Parameter>,
     pub(super) body: Option<RequestBody>,
     pub(super) answers: Vec<(u16, Response)>,
+    links: Vec<(&'static str, Link)>,
     pub(super) refusals: Refusals,
 }
 
@@ -119,6 +121,15 @@ impl Told {
         self
     }
 
+    /// Its answer of 200 says what another operation needs: by parameter, where in the body it is.
+    pub(super) fn leads_to(mut self, operation: &'static str, parameters: &[(&str, &str)]) -> Self {
+        let link = parameters.iter().fold(LinkBuilder::new().operation_id(operation), |link, (name, place)| {
+            link.parameter(*name, format!("$response.body#{place}"))
+        });
+        self.links.push((operation, link.build()));
+        self
+    }
+
     /// As an operation, without what every route has in common.
     pub(super) fn operation(self) -> OperationBuilder {
         let mut operation = OperationBuilder::new().summary(Some(self.summary)).request_body(self.body);
@@ -128,7 +139,10 @@ impl Told {
         for parameter in self.parameters {
             operation = operation.parameter(parameter);
         }
-        for (status, answer) in self.answers.into_iter().chain(self.refusals.answers()) {
+        for (status, mut answer) in self.answers.into_iter().chain(self.refusals.answers()) {
+            if status == 200 {
+                answer.links.extend(self.links.iter().map(|(name, link)| ((*name).to_owned(), link.clone().into())));
+            }
             operation = operation.response(status.to_string(), answer);
         }
         operation

@@ -22,8 +22,8 @@ pub(super) fn told(route: &Route, shapes: &mut Shapes) -> Told {
     match route {
         Route::Alive => open("Whether the process lives").gives_text("It does.", ok()),
         Route::Ready => {
-            Told::new("Whether it can serve", Refusals::default().reads().internal().with(503, &["policy-missing"]))
-                .notes("The ledger can be read, and each slot has a policy.")
+            Told::new("Whether it can serve", Refusals::default().reads().internal().with(503, &["disk-full", "primary-unknown", "policy-missing"]))
+                .notes("The ledger can be read and written, its disk has room, the primary is known where it must be, and each slot has a policy.")
                 .gives_text("It can.", ok())
         }
         Route::Metrics => open("Figures for Prometheus")
@@ -93,7 +93,9 @@ fn resources(route: &Route, shapes: &mut Shapes) -> Told {
             Refusals::default().decided().with(400, &["invalid-record"]).with(403, own),
         )
         .takes(shapes.of::<RegisterResource>(), true)
-        .decides("The row.", shapes.of::<StoredRow>()),
+        .decides("The row.", shapes.of::<StoredRow>())
+        .leads_to("heartbeat", &[("id", "/id")])
+        .leads_to("remove", &[("id", "/id")]),
         Route::Heartbeat(_) => Told::new(
             "Say that one's own row still counts",
             Refusals::default().decided().with(400, &["invalid-heartbeat", "invalid-id"]).with(403, own),
@@ -131,7 +133,9 @@ fn leased_ports(route: &Route, shapes: &mut Shapes) -> Told {
             Refusals::default().decided().with(400, &["invalid-port-lease"]).with(403, &["machine-scope"]),
         )
         .takes(shapes.of::<ports::LeasePort>(), true)
-        .decides("The port, and its lease.", shapes.of::<ports::LeasedPort>()),
+        .decides("The port, and its lease.", shapes.of::<ports::LeasedPort>())
+        .leads_to("renewPort", &[("port", "/port"), ("x-port-lease-id", "/lease/attrs/leaseId")])
+        .leads_to("releasePort", &[("port", "/port"), ("x-port-lease-id", "/lease/attrs/leaseId")]),
         Route::RenewPort(_) => held(Told::new("Renew a port's lease", refusals()))
             .decides("The row without its lease; its time begins anew.", shapes.of::<StoredRow>()),
         _ => held(Told::new("Give a port back", refusals())).removes("It is free."),
@@ -161,7 +165,11 @@ fn leased_workers(route: &Route, shapes: &mut Shapes) -> Told {
         Route::AcquireWorker => {
             let refusals = refusals().with(400, &["invalid-worker-key"]).with(403, &["worker-consumer-required"]);
             let told = Told::new("Lease an idle worker", refusals).callers(&[Scope::Member]);
-            asked(told, shapes.of::<AcquireWorker>()).decides("The row: leased, its generation one higher.", row)
+            asked(told, shapes.of::<AcquireWorker>())
+                .decides("The row: leased, its generation one higher.", row)
+                .leads_to("renewWorker", &[("workerId", "/name")])
+                .leads_to("releaseWorker", &[("workerId", "/name")])
+                .leads_to("quarantineWorker", &[("workerId", "/name")])
         }
         Route::Transition(_, TransitionKind::Renew) => {
             transition("Renew the lease of a worker", &[Scope::Member], shapes)
@@ -258,6 +266,9 @@ fn replays(route: &Route, shapes: &mut Shapes) -> Told {
                 )
                 .takes(shapes.of::<ReplayAsk>(), true)
                 .answers(200, headers::on_decided(headers::on_every(answer)))
+                .leads_to("showReplay", &[("id", "/id")])
+                .leads_to("finalizeReplay", &[("id", "/id")])
+                .leads_to("quarantineReplay", &[("id", "/id")])
         }
         Route::ShowReplay(_) => Told::new("Show a replay", read().with(400, &["invalid-id"]).with(404, &["not-found"]))
             .parameter(id())
@@ -295,6 +306,8 @@ fn policies(route: &Route, shapes: &mut Shapes) -> Told {
             "Load a policy",
             Refusals::default()
                 .internal()
+                // No slot has another name.
+                .with(404, &["not-found"])
                 .with(413, &["policy-too-large"])
                 .with(422, &[])
                 .with(503, &["policy-load-busy", "policy-storage"])
@@ -311,6 +324,7 @@ fn policies(route: &Route, shapes: &mut Shapes) -> Told {
             "Return to the policy before",
             Refusals::default()
                 .internal()
+                .with(404, &["not-found"])
                 .with(409, &["policy-nothing-to-roll-back-to", "policy-storage"])
                 .and_others(&[409]),
         )
