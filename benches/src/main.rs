@@ -33,6 +33,8 @@ fn run(arguments: &[&str]) -> Result<()> {
         [commit::COUNTED, folder] => return commit::counted(folder.as_ref()),
         // What `control` starts beside the daemon.
         [control::LOAD] => return control::load(),
+        #[cfg(feature = "etcd")]
+        [control::etcd::LOAD] => return control::etcd::load(),
         [control::SERVE, "--root", root, who] => return control::serve(root.as_ref(), who),
         [] => {
             measure::machine();

@@ -89,10 +89,19 @@ pub(super) fn in_process<T: serde::de::DeserializeOwned>(part: &str, job: &impl 
 
 /// The hidden part: a job on standard input, its outcome on standard output.
 pub(crate) fn run() -> Result<()> {
+    report(&drive(&job()?)?)
+}
+
+/// The job of this process.
+pub(super) fn job<T: serde::de::DeserializeOwned>() -> Result<T> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
-    let job: Job = serde_json::from_str(&text)?;
-    println!("{}", serde_json::to_string(&drive(&job)?)?);
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Tells the process that gave the job what came of it.
+pub(super) fn report(outcome: &impl Serialize) -> Result<()> {
+    println!("{}", serde_json::to_string(outcome)?);
     Ok(())
 }
 
@@ -137,7 +146,7 @@ fn drive(job: &Job) -> Result<Outcome> {
 }
 
 /// When to count, and what was counted.
-struct Clock {
+pub(super) struct Clock {
     warm_until: Instant,
     measure: Duration,
     server: u32,
@@ -160,7 +169,8 @@ impl Moment {
 }
 
 impl Clock {
-    fn new(job: &Job) -> Self {
+    /// Begins now.
+    pub(super) fn new(job: &Job) -> Self {
         Self {
             warm_until: Instant::now() + job.warm,
             measure: job.measure,
@@ -171,7 +181,8 @@ impl Clock {
         }
     }
 
-    fn look(&mut self) -> Result<()> {
+    /// To be called at least once for each answer: begins and ends what is measured.
+    pub(super) fn look(&mut self) -> Result<()> {
         match (&self.began, &self.ended) {
             (None, _) if Instant::now() >= self.warm_until => self.began = Some(Moment::now(self.server)?),
             (Some(began), None) if began.at.elapsed() >= self.measure => self.ended = Some(Moment::now(self.server)?),
@@ -180,17 +191,20 @@ impl Clock {
         Ok(())
     }
 
-    fn count(&mut self, took: Duration) {
+    /// One cycle.
+    pub(super) fn count(&mut self, took: Duration) {
         if self.began.is_some() && self.ended.is_none() {
             self.times.add(took);
         }
     }
 
-    fn over(&self) -> bool {
+    /// Whether enough was measured.
+    pub(super) fn over(&self) -> bool {
         self.ended.is_some()
     }
 
-    fn outcome(self) -> Result<Outcome> {
+    /// What was.
+    pub(super) fn outcome(self) -> Result<Outcome> {
         let (Some(began), Some(ended)) = (self.began, self.ended) else { bail!("nothing was measured") };
         Ok(Outcome {
             cycles: self.times.count() as u64,

@@ -3,6 +3,8 @@
 //! All servers of one run stand at once, each in a process of its own with a ledger that was filled before, and take
 //! turns: only one of them works at a time, and what else the machine does hits all alike.
 
+#[cfg(feature = "etcd")]
+pub(crate) mod etcd;
 mod load;
 mod native;
 mod plan;
@@ -26,6 +28,8 @@ use std::time::Duration;
 
 /// Before each measurement.
 const WARM: Duration = Duration::from_millis(300);
+/// The rows with which ours is compared with etcd.
+const ETCD_ROWS: usize = 10_000;
 /// Each of them is durable before it is answered.
 const STEPS: f64 = 3.0;
 /// Durable writes of the bare disk, before the servers take turns.
@@ -64,7 +68,7 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
 
 fn measure(server: &Running, clients: usize, time: Duration) -> Result<Outcome> {
     load::in_process(
-        LOAD,
+        server.load(),
         &Job {
             address: server.address,
             member: server.access.member.clone(),
@@ -89,8 +93,11 @@ impl Field {
         for rows in plan.ledgers() {
             eprintln!("filling ledgers with {rows} rows");
             servers.push((rows, Running::start(Who::Ours, folder, rows)?));
-            if plan.against.contains(&Who::Native) {
-                servers.push((rows, Running::start(Who::Native, folder, rows)?));
+            for who in [Who::Native, Who::Etcd] {
+                // Of etcd, which takes its time to be filled, one figure for each number of clients is enough.
+                if plan.against.contains(&who) && (who == Who::Native || !plan.whole || rows == ETCD_ROWS) {
+                    servers.push((rows, Running::start(who, folder, rows)?));
+                }
             }
         }
         if plan.against.contains(&Who::Constant) {
@@ -173,13 +180,14 @@ fn show(plan: &Plan, results: &Results, sync: Duration) {
                 shown(ours.load),
                 of(ours.rate, limit),
                 of(ours.rate, other(Who::Native)),
+                of(ours.rate, other(Who::Etcd)),
             ]);
         }
     }
     let seconds = plan.time.as_secs_f64();
     table(
         &format!("control: acquire, release, sanitize; medians of {} rounds of {seconds} s", plan.rounds),
-        &["clients", "rows", "cycles/s", "p50", "p99", "server CPU", "load CPU", ": limit", ": native"],
+        &["clients", "rows", "cycles/s", "p50", "p99", "server CPU", "load CPU", ": limit", ": native", ": etcd"],
         &rows,
     );
     others(results);
@@ -226,8 +234,12 @@ fn of(this: f64, other: Option<f64>) -> String {
 fn targets(plan: &Plan, results: &Results) {
     let rate = |clients, rows, who| results.cell(clients, Plan::ledger(rows, clients), who).map(|cell| cell.rate);
     for clients in [64, 256] {
-        let ours = rate(clients, 10_000, Who::Ours);
-        if let (Some(ours), Some(native)) = (ours, rate(clients, 10_000, Who::Native)) {
+        let ours = rate(clients, ETCD_ROWS, Who::Ours);
+        if let (Some(ours), Some(etcd)) = (ours, rate(clients, ETCD_ROWS, Who::Etcd)) {
+            let times = ours / etcd;
+            target(&format!("{clients} clients, 10000 rows: at least 5 times etcd ({times:.1})"), times >= 5.0);
+        }
+        if let (Some(ours), Some(native)) = (ours, rate(clients, ETCD_ROWS, Who::Native)) {
             let part = ours / native;
             target(
                 &format!("{clients} clients, 10000 rows: at least 75 % of native ({:.0} %)", part * 100.0),

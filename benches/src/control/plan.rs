@@ -27,7 +27,7 @@ impl Plan {
         let mut plan = Self {
             rows: vec![100, 10_000, 100_000],
             clients: vec![1, 16, 64, 256],
-            against: vec![Who::Native, Who::Constant],
+            against: Who::OTHERS.into_iter().filter(|who| *who != Who::Etcd || cfg!(feature = "etcd")).collect(),
             rounds: 3,
             time: Duration::from_millis(1500),
             whole: arguments.is_empty(),
@@ -74,7 +74,7 @@ fn number(text: &str) -> Result<usize> {
 }
 
 fn who(name: &str) -> Result<Who> {
-    [Who::Native, Who::Constant]
+    Who::OTHERS
         .into_iter()
         .find(|who| who.name() == name)
         .with_context(|| format!("nothing to compare with is called {name:?}; use: {USAGE}"))

@@ -47,13 +47,37 @@ pub(super) fn key_json(number: usize) -> String {
     )
 }
 
+/// A worker's row as the control plane shows it; empty: no lease.
+pub(super) fn row_json(number: usize, state: &str, generation: u64, lease: &str) -> String {
+    let lease = match lease {
+        "" => String::new(),
+        id => format!(
+            ",\"leaseId\":\"{id}\",\"leaseOwner\":\"{}\",\"runId\":\"run-0\",\"attemptId\":\"1\"",
+            "cd".repeat(32)
+        ),
+    };
+    format!(
+        "{{\"id\":\"pod-worker-lease:worker-{number:06}\",\"kind\":\"pod-worker-lease\",\"machine\":\"{MACHINE}\",\
+         \"name\":\"worker-{number:06}\",\"owner\":\"{}\",\"attrs\":{{\"key\":{},\"state\":\"{state}\",\
+         \"generation\":{generation},\"idleTtlMs\":{TTL_MS},\"podUid\":\"{}\"{lease}}},\
+         \"observedAt\":1700000000000,\"ttlMs\":60000}}",
+        "ab".repeat(32),
+        key_json(number % CLIENTS),
+        pod(number),
+    )
+}
+
+fn pod(number: usize) -> String {
+    format!("00000000-0000-4000-9000-{number:012}")
+}
+
 /// The name of an instance; all of them can be asked for.
 pub(super) fn instance(number: usize) -> String {
     format!("service-{number}")
 }
 
 /// The tokens of a root.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Access {
     pub(super) member: String,
     pub(super) machine: String,
@@ -126,7 +150,7 @@ fn worker(number: usize, of: usize) -> Operation {
         machine: MACHINE.to_owned(),
         key: key(of),
         key_json: key_json(of).into(),
-        pod_uid: Some(format!("00000000-0000-4000-9000-{number:012}")),
+        pod_uid: Some(pod(number)),
         ttl_ms: TTL_MS,
     })
 }

@@ -2,7 +2,7 @@
 
 use super::native::Native;
 use super::seed;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response};
@@ -35,29 +35,45 @@ pub(super) enum Who {
     Native,
     /// The same connections, and nothing behind them.
     Constant,
+    /// etcd with as many keys as we have rows.
+    Etcd,
 }
 
 impl Who {
+    /// Everyone that ours can be compared with.
+    pub(super) const OTHERS: [Self; 3] = [Self::Native, Self::Constant, Self::Etcd];
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",
             Self::Native => "native",
             Self::Constant => "constant",
+            Self::Etcd => "etcd",
         }
     }
 }
 
 /// A server that runs; killed when it is dropped.
 pub(super) struct Running {
-    daemon: Daemon,
+    process: Process,
     pub(super) who: Who,
     pub(super) address: SocketAddr,
+    /// etcd asks for none.
     pub(super) access: seed::Access,
 }
 
+enum Process {
+    Daemon(Daemon),
+    #[cfg(feature = "etcd")]
+    Etcd(super::etcd::Etcd),
+}
+
 impl Running {
-    /// Fills a new root with rows and starts a server on it.
+    /// Fills a new root, or etcd, with rows and starts a server on it.
     pub(super) fn start(who: Who, folder: &Path, rows: usize) -> Result<Self> {
+        if who == Who::Etcd {
+            return Self::etcd(folder, rows);
+        }
         let name = format!("{}-{rows}", who.name());
         let root = folder.join(&name);
         let access = seed::root(&root)?;
@@ -70,23 +86,55 @@ impl Running {
                 let program = Programs::of("release")?.warmhold;
                 Daemon::start(&program, &root, folder, &["--listen", "127.0.0.1:0"], &log)?
             }
-            Who::Native | Who::Constant => {
-                Daemon::start(&std::env::current_exe()?, &root, folder, &[who.name()], &log)?
-            }
+            _ => Daemon::start(&std::env::current_exe()?, &root, folder, &[who.name()], &log)?,
         };
         let address = daemon.url.strip_prefix("http://").context("no address")?.parse()?;
-        Ok(Self { daemon, who, address, access })
+        Ok(Self { process: Process::Daemon(daemon), who, address, access })
+    }
+
+    #[cfg(feature = "etcd")]
+    fn etcd(folder: &Path, rows: usize) -> Result<Self> {
+        let etcd = super::etcd::Etcd::start(folder, rows)?;
+        let address = etcd.address;
+        Ok(Self { process: Process::Etcd(etcd), who: Who::Etcd, address, access: seed::Access::default() })
+    }
+
+    #[cfg(not(feature = "etcd"))]
+    fn etcd(_: &Path, _: usize) -> Result<Self> {
+        bail!("this program was built without a client for etcd; ./x bench builds it with one")
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.daemon.pid()
+        match &self.process {
+            Process::Daemon(daemon) => daemon.pid(),
+            #[cfg(feature = "etcd")]
+            Process::Etcd(etcd) => etcd.pid(),
+        }
+    }
+
+    /// The hidden part that makes load for it.
+    pub(super) fn load(&self) -> &'static str {
+        match &self.process {
+            Process::Daemon(_) => super::load::LOAD,
+            #[cfg(feature = "etcd")]
+            Process::Etcd(_) => super::etcd::LOAD,
+        }
     }
 
     /// Ends it as an operator does.
     pub(super) fn stop(self) -> Result<()> {
-        let log = self.daemon.log();
-        let status = self.daemon.stop()?;
-        anyhow::ensure!(status.success(), "{} ended with {status}:\n{log}", self.who.name());
+        match self.process {
+            Process::Daemon(daemon) => {
+                let log = daemon.log();
+                let status = daemon.stop()?;
+                ensure!(status.success(), "{} ended with {status}:\n{log}", self.who.name());
+            }
+            // It ends by the signal itself, which is no success in a shell's eyes.
+            #[cfg(feature = "etcd")]
+            Process::Etcd(etcd) => {
+                etcd.stop()?;
+            }
+        }
         Ok(())
     }
 }
@@ -161,21 +209,9 @@ struct Constants {
 
 impl Constants {
     fn new() -> Self {
-        let lease = format!(
-            ",\"leaseId\":\"00000000-0000-4000-a000-000000000000\",\"leaseOwner\":\"{}\",\"runId\":\"run-0\",\"attemptId\":\"1\"",
-            "cd".repeat(32)
-        );
-        let row = |state: &str, lease: &str| {
-            Bytes::from(format!(
-                "{{\"id\":\"pod-worker-lease:worker-000000\",\"kind\":\"pod-worker-lease\",\"machine\":\"bench\",\
-                 \"name\":\"worker-000000\",\"owner\":\"{}\",\"attrs\":{{\"key\":{},\"state\":\"{state}\",\
-                 \"generation\":1000,\"idleTtlMs\":86400000,\"podUid\":\"00000000-0000-4000-9000-000000000000\"{lease}}},\
-                 \"observedAt\":1700000000000,\"ttlMs\":60000}}",
-                "ab".repeat(32),
-                seed::key_json(0)
-            ))
-        };
-        Self { leased: row("leased", &lease), sanitizing: row("sanitizing", &lease), idle: row("idle", "") }
+        let lease = "00000000-0000-4000-a000-000000000000";
+        let row = |state: &str, lease: &str| Bytes::from(seed::row_json(0, state, 1000, lease));
+        Self { leased: row("leased", lease), sanitizing: row("sanitizing", lease), idle: row("idle", "") }
     }
 
     fn to(&self, path: &str) -> Response<Body> {
