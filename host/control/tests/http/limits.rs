@@ -98,9 +98,9 @@ async fn one_connection_carries_many_requests() {
 }
 
 /// Decides as the standard policy does, but only when it is let.
-struct Slow {
+pub(super) struct Slow {
     gate: parking_lot::RwLock<()>,
-    entered: AtomicUsize,
+    pub(super) entered: AtomicUsize,
 }
 
 impl Decider for Slow {
@@ -120,13 +120,13 @@ impl Decider for Slow {
 }
 
 /// A gate that is closed, until it is told to open. A thread of its own holds it: a guard can't be kept across an await.
-struct Closed {
+pub(super) struct Closed {
     open: std::sync::mpsc::Sender<()>,
     keeper: std::thread::JoinHandle<()>,
 }
 
 impl Closed {
-    async fn new() -> (Arc<Slow>, Self) {
+    pub(super) async fn new() -> (Arc<Slow>, Self) {
         let slow = Arc::new(Slow { gate: parking_lot::RwLock::new(()), entered: AtomicUsize::new(0) });
         let (open, opened) = std::sync::mpsc::channel::<()>();
         let (ready, waiting) = tokio::sync::oneshot::channel();
@@ -140,13 +140,13 @@ impl Closed {
         (slow, Self { open, keeper })
     }
 
-    fn open(self) {
+    pub(super) fn open(self) {
         self.open.send(()).unwrap();
         self.keeper.join().unwrap();
     }
 }
 
-async fn until(mut reached: impl FnMut() -> bool) {
+pub(super) async fn until(mut reached: impl FnMut() -> bool) {
     while !reached() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -13,6 +13,7 @@ mod support;
 mod connections;
 mod describe;
 mod forms;
+mod gaps;
 mod gone;
 mod limits;
 mod lists;
@@ -24,7 +25,7 @@ mod services;
 mod tokens;
 
 use serde_json::{Value, json};
-use support::client::{Reply, ask};
+use support::client::{Ask, Reply, ask};
 use support::{Document, Running, Setup};
 
 /// A key that a worker may have.
