@@ -22,13 +22,14 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Of one build, `debug` or `release`.
+    /// Of one build, `debug` or `release`; those in the folder `WARMHOLD_PROGRAMS` where that is set, so that programs of
+    /// another build can be tried.
     ///
     /// # Errors
     /// Something isn't built.
     pub fn of(build: &str) -> Result<Self> {
         let target = workspace().join("target");
-        let folder = target.join(build);
+        let folder = std::env::var_os("WARMHOLD_PROGRAMS").map_or_else(|| target.join(build), PathBuf::from);
         let programs = Self {
             warmhold: folder.join("warmhold"),
             worker: folder.join("warmhold-worker"),
