@@ -2,7 +2,8 @@
 
 use crate::error::ApiError;
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use utoipa::ToSchema;
 use warmhold_ledger::Caller;
@@ -26,9 +27,8 @@ pub struct ReplayAsk {
     /// A commit to compare with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline_sha: Option<String>,
-    /// How long it may take, counted from now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
+    /// How long it may take, counted from now. More than the profile allows is what it allows.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "milliseconds")]
     pub deadline_ms: Option<u64>,
     /// Which profile; the default one when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,6 +36,16 @@ pub struct ReplayAsk {
     /// Leave it observed until the caller settles it.
     #[serde(default)]
     pub keep: bool,
+}
+
+/// A whole number, however large: numbers are doubles on their way here, and any that is beyond every limit means so.
+fn milliseconds<'de, D: Deserializer<'de>>(given: D) -> Result<Option<u64>, D::Error> {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked: whole, and not below 0")]
+    match Option::<f64>::deserialize(given)? {
+        None => Ok(None),
+        Some(number) if number >= 0.0 && number.fract() == 0.0 => Ok(Some(number as u64)),
+        Some(number) => Err(D::Error::custom(format!("deadlineMs must be a whole number of 0 or more, not {number}"))),
+    }
 }
 
 /// Where a replay stands.

@@ -139,6 +139,12 @@ async fn a_replay_that_is_asked_wrongly_is_told_what_is_wrong() {
         assert!(reply.json()["message"].as_str().unwrap().contains(named), "{}", reply.json());
     }
     assert!(running.replays.replays.lock().is_empty());
+    // However large a deadline is, and however it is written, it is one.
+    for deadline in ["0", "6e4", "1.0", "9007199254740993", "18446744073709551616", "1e300"] {
+        let body = format!("{{\"files\":[],\"cutSha\":\"c\",\"deadlineMs\":{deadline}}}");
+        let reply = ask(running.address, "POST", "/v1/replays").with(&member).raw(body).send().await;
+        assert_eq!(reply.status, 200, "{deadline}");
+    }
 }
 
 #[tokio::test]
