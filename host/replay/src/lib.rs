@@ -17,6 +17,7 @@ mod git;
 mod input;
 mod instance;
 mod journal;
+mod judge;
 mod keeper;
 mod key;
 mod lease;
@@ -34,6 +35,7 @@ mod view;
 
 pub use git::{Git, GitError};
 pub use instance::{Instance, is_alive, living};
+pub use judge::Judge;
 pub use keeper::keep_standing;
 pub use key::source_key;
 pub use live::Running;

@@ -207,16 +207,13 @@ impl ReplayHost for PolicyHost {
     }
 
     async fn render(&self, spec: plugin::PodSpec) -> Result<String, Vec<String>> {
-        self.session.services.render_manifest(spec).await
+        self.session.services.manifest.render(spec).await
     }
 
     async fn verify(&self, spec: plugin::PodSpec, live: String) -> Result<Vec<Difference>, Vec<Difference>> {
-        let slot = Arc::clone(&self.session.services.manifest);
-        let judged = tokio::task::spawn_blocking(move || slot.verify(&spec, &live)).await;
-        match judged {
-            Ok(Ok(answered)) => answered.answer,
-            Ok(Err(fault)) => Err(vec![not_judged(&fault.to_string())]),
-            Err(error) => Err(vec![not_judged(&error.to_string())]),
+        match self.session.services.manifest.verify(spec, live).await {
+            Ok(answered) => answered.answer,
+            Err(fault) => Err(vec![not_judged(&fault)]),
         }
     }
 

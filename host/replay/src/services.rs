@@ -1,10 +1,11 @@
 //! What every replay and every preparation of this daemon shares.
 
 use crate::instance::Instance;
+use crate::judge::Judge;
 use crate::lease::{Lease, Proof, Stage};
 use crate::live::{Live, Running, now_ms};
 use crate::profile::Profile;
-use crate::record::{MARKS, PodSpec, REPLAYS, RETIRED, ReplayRecord, WORKERS, WorkerRecord, WorkerState, is_final};
+use crate::record::{MARKS, REPLAYS, RETIRED, ReplayRecord, WORKERS, WorkerRecord, WorkerState, is_final};
 use crate::session::{CONTROL_LIMIT, ControlError};
 use futures::future::BoxFuture;
 use serde::de::DeserializeOwned;
@@ -21,7 +22,7 @@ use warmhold_ledger::{
     ApplyError, Caller, Expect, Guard, Kind, Ledger, Meant, Operation, ReadError, Refusal, Row, RowFilter, Submission,
     Transition, TransitionKind,
 };
-use warmhold_plugin::{Difference, ManifestSlot, ReplaySlot};
+use warmhold_plugin::ReplaySlot;
 use warmhold_pods::{Backend, Target};
 
 /// Results of this many replays are kept; older ones' streams and artifacts are removed.
@@ -50,7 +51,7 @@ pub struct Services {
     /// The ledger.
     pub ledger: Ledger,
     /// The policy that judges pods.
-    pub manifest: Arc<ManifestSlot>,
+    pub manifest: Judge,
     /// The policy that drives replays.
     pub replay: Arc<ReplaySlot>,
     /// Where each profile's pods live, by the profile's name.
@@ -152,31 +153,6 @@ impl Services {
                     tracing::warn!(%error, "a replay's state wasn't written");
                 }
             });
-        }
-    }
-
-    /// Judges a pod with the serving manifest policy, on a thread that may block.
-    pub(crate) async fn verify_manifest(
-        &self,
-        spec: &PodSpec,
-        pod: &serde_json::Value,
-    ) -> Result<(Result<Vec<Difference>, Vec<Difference>>, String), String> {
-        let (slot, spec, pod) = (Arc::clone(&self.manifest), spec.to_wit(), pod.to_string());
-        match tokio::task::spawn_blocking(move || slot.verify(&spec, &pod)).await {
-            Ok(judged) => {
-                judged.map(|judged| (judged.answer, judged.policy.to_string())).map_err(|fault| fault.to_string())
-            }
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    /// What the serving manifest policy makes of a spec, on a thread that may block.
-    pub(crate) async fn render_manifest(&self, spec: warmhold_plugin::PodSpec) -> Result<String, Vec<String>> {
-        let slot = Arc::clone(&self.manifest);
-        match tokio::task::spawn_blocking(move || slot.render(&spec)).await {
-            Ok(Ok(rendered)) => rendered.answer,
-            Ok(Err(fault)) => Err(vec![fault.to_string()]),
-            Err(error) => Err(vec![error.to_string()]),
         }
     }
 

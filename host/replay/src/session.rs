@@ -20,6 +20,7 @@ use warmhold_ledger::{
     Applied, ApplyError, Caller, Guard, Kind, Operation, Refusal, Row, RowFilter, Submission, Transition,
     TransitionKind, WorkerDraft, WorkerRequest,
 };
+use warmhold_plugin::Answered;
 use warmhold_pods::{Backend, MetadataPatch, PodsError, Target};
 use warmhold_protocol::WorkerKey;
 
@@ -454,14 +455,14 @@ impl Session {
 
     async fn judge(&self, worker: &WorkerRecord, leased_uid: Option<&str>, pod: &Value) -> Result<(), PodFault> {
         checks::identity(worker, leased_uid, pod)?;
-        match self.services.verify_manifest(&worker.spec, pod).await {
-            Ok((Ok(_), tag)) => {
+        match self.services.manifest.verify(worker.spec.to_wit(), pod.to_string()).await {
+            Ok(Answered { answer: Ok(_), policy }) => {
                 if let Purpose::Replay(live) = &self.purpose {
-                    live.change(|record| record.policies.manifest = Some(tag));
+                    live.change(|record| record.policies.manifest = Some(policy.to_string()));
                 }
                 Ok(())
             }
-            Ok((Err(drift), _)) => {
+            Ok(Answered { answer: Err(drift), .. }) => {
                 let shown: Vec<String> = drift
                     .iter()
                     .take(5)

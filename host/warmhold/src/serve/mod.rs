@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use warmhold_control::primary::PrimarySource;
 use warmhold_control::{
-    Control, ControlOptions, ListenAddress, MachineName, RequestLimits, Server, ServerLimits, Tokens,
+    Control, ControlOptions, Figures, ListenAddress, MachineName, RequestLimits, Server, ServerLimits, Tokens,
 };
 use warmhold_ledger::{Ledger, Options as LedgerOptions};
 use warmhold_pods::Backend;
@@ -113,13 +113,14 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
     // From here on clients wait for this daemon rather than saying that there is none.
     let instance = Instance::begin(&config.root).map_err(|error| root_error(&config.root, &error))?;
     let slots = Arc::new(Slots::open(&config).await?);
-    let ledger = open_ledger(&config, &slots, &primary).await?;
+    let figures = Figures::new();
+    let ledger = open_ledger(&config, &slots, &primary, &figures).await?;
     let services = Arc::new(Services {
         root: config.root.clone(),
         machine: name.to_string(),
         instance,
         ledger: ledger.clone(),
-        manifest: Arc::clone(&slots.manifest),
+        manifest: warmhold_replay::Judge::new(Arc::clone(&slots.manifest)),
         replay: Arc::clone(&slots.replay),
         backends: backends(&config, &worker)?,
         profiles: profiles::profiles(&config, &worker, address),
@@ -159,7 +160,7 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
     let standing = Standing::new(Arc::clone(&services));
     let keeping = warmhold_replay::keep_standing(standing.clone());
     let keeper = tokio::spawn(background.clone().run_until_cancelled_owned(keeping));
-    let control = Control::new(ControlOptions {
+    let control = ControlOptions {
         ledger: ledger.clone(),
         tokens,
         primary,
@@ -168,7 +169,8 @@ async fn serve(args: &ServeArgs, config: Config) -> Result<(), CliError> {
         workers: Arc::new(standing),
         policies: Arc::clone(&slots) as _,
         limits: request_limits(&config),
-    });
+    };
+    let control = Control::with_figures(control, figures);
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let mut serving = tokio::spawn(server.serve(Arc::clone(&control), async {
         // A dropped sender means the same.
@@ -264,11 +266,17 @@ fn make_root(root: &Path) -> Result<(), CliError> {
 }
 
 /// Opening waits for locks of other daemons, and so has a thread of its own.
-async fn open_ledger(config: &Config, slots: &Slots, primary: &Arc<PrimarySource>) -> Result<Ledger, CliError> {
+async fn open_ledger(
+    config: &Config,
+    slots: &Slots,
+    primary: &Arc<PrimarySource>,
+    figures: &Arc<Figures>,
+) -> Result<Ledger, CliError> {
     let path = config.root.join("control").join("ledger.sqlite3");
     let decider = Arc::new(LeaseDecider::new(Arc::clone(&slots.lease)));
     let mut options = LedgerOptions::new(decider, Arc::clone(primary) as _);
     options.queue = config.daemon.http.max_waiting_writes as usize;
+    options.observer = Arc::clone(figures) as _;
     let opened = tokio::task::spawn_blocking(move || Ledger::open(&path, options)).await;
     opened
         .map_err(|error| CliError::no("ledger-unusable", error.to_string()))?
