@@ -9,6 +9,7 @@ mod checks;
 mod describe;
 mod exchange;
 mod fields;
+mod figures;
 mod ledger;
 mod metrics;
 mod policies;
@@ -30,6 +31,7 @@ use answer::Answer;
 use axum::body::Body;
 pub use describe::description;
 use exchange::Exchange;
+pub use figures::Figures;
 use http::{Request, Response};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -94,7 +96,7 @@ pub struct ControlOptions {
 /// The control plane, for any number of requests at once.
 pub struct Control {
     options: ControlOptions,
-    metrics: metrics::Metrics,
+    figures: Arc<Figures>,
     /// The ledger as requests read it.
     reads: ledger::Reads,
     /// Room for large bodies.
@@ -105,14 +107,20 @@ pub struct Control {
 }
 
 impl Control {
-    /// With these parts.
+    /// With these parts, and figures of its own.
     #[must_use]
     pub fn new(options: ControlOptions) -> Arc<Self> {
+        Self::with_figures(options, Figures::new())
+    }
+
+    /// With figures that the ledger tells about its steps too.
+    #[must_use]
+    pub fn with_figures(options: ControlOptions, figures: Arc<Figures>) -> Arc<Self> {
         let reads = ledger::Reads::new(options.ledger.clone(), options.limits.read_time);
         let bodies = body::Room::new(options.limits.bodies);
         Arc::new(Self {
             options,
-            metrics: metrics::Metrics::default(),
+            figures,
             reads,
             bodies,
             tried: ready::Tried::default(),
@@ -124,6 +132,11 @@ impl Control {
     /// what is in hand goes on.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// What is counted here.
+    pub(crate) fn figures(&self) -> &Arc<Figures> {
+        &self.figures
     }
 
     fn is_stopping(&self) -> bool {
@@ -185,7 +198,7 @@ async fn dispatch(exchange: &mut Exchange, route: route::Route) -> Result<Answer
         Route::Primary => checks::primary(exchange),
         Route::Alive => Ok(Answer::text("ok\n")),
         Route::Ready => ready::show(exchange).await,
-        Route::Metrics => Ok(metrics::show(exchange)),
+        Route::Metrics => metrics::show(exchange).await,
         Route::Resources => resources::list(exchange).await,
         Route::Register => resources::register(exchange).await,
         Route::Heartbeat(id) => resources::heartbeat(exchange, &id).await,

@@ -15,7 +15,7 @@ mod server;
 mod tokens;
 
 pub use error::{ApiError, Help};
-pub use http::{Control, ControlOptions, RequestLimits, description};
+pub use http::{Control, ControlOptions, Figures, RequestLimits, description};
 pub use listen::{DEFAULT_PORT, ListenAddress, ListenError};
 pub use machine::{MachineName, MachineNameError, is_holder};
 pub use server::{BindError, Server, ServerLimits};

@@ -11,7 +11,7 @@ mod seats;
 mod wire;
 
 use crate::error::ApiError;
-use crate::http::Control;
+use crate::http::{Control, Figures};
 use crate::listen::ListenAddress;
 use axum::body::Body;
 use hyper::body::Incoming;
@@ -151,6 +151,7 @@ impl Server {
     /// the rest is cut off. Returns how many connections were.
     pub async fn serve(self, control: Arc<Control>, stop: impl Future<Output = ()>) -> usize {
         let limits = self.limits;
+        let figures = Arc::clone(control.figures());
         let respond = move |request: http::Request<Incoming>, peer| {
             let control = Arc::clone(&control);
             async move {
@@ -160,7 +161,7 @@ impl Server {
                 }
             }
         };
-        self.serve_with(respond, stop).await
+        self.answer_with(respond, figures, stop).await
     }
 
     /// As [`Server::serve`], with something else behind the connections, which judges heads itself. The benches put a
@@ -170,11 +171,19 @@ impl Server {
         F: Fn(http::Request<Incoming>, IpAddr) -> R + Clone + Send + 'static,
         R: Future<Output = http::Response<Body>> + Send + 'static,
     {
+        self.answer_with(respond, Figures::new(), stop).await
+    }
+
+    async fn answer_with<F, R>(self, respond: F, figures: Arc<Figures>, stop: impl Future<Output = ()>) -> usize
+    where
+        F: Fn(http::Request<Incoming>, IpAddr) -> R + Clone + Send + 'static,
+        R: Future<Output = http::Response<Body>> + Send + 'static,
+    {
         let Self { listener, limits } = self;
         let doors = Doors {
             places: Arc::new(Semaphore::new(limits.connections)),
             aside: Arc::new(Semaphore::new(TURNED_AWAY)),
-            seats: Seats::new(),
+            seats: Seats::new(figures),
         };
         let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
@@ -256,9 +265,11 @@ impl Doors {
     }
 
     fn turn_away(&self, stream: TcpStream) {
+        self.seats.figures.connections.turned_away.inc();
         if let Ok(place) = Arc::clone(&self.aside).try_acquire_owned() {
+            let figures = Arc::clone(&self.seats.figures);
             tokio::spawn(async move {
-                refusal::turn_away(stream).await;
+                refusal::turn_away(stream, &figures).await;
                 drop(place);
             });
         }
@@ -318,14 +329,14 @@ where
     // Answers are small and written whole: waiting for more to send would only delay them. Where it can't be set, they
     // are slower, and right.
     let _ = stream.set_nodelay(true);
-    let seat = Arc::clone(&seated.seat);
+    let (seat, figures) = (Arc::clone(&seated.seat), Arc::clone(&seated.seats.figures));
     let service = service_fn(move |request| {
         let seat = Arc::clone(&seat);
-        let answer = seat.begin().map(|()| respond(request, peer));
+        let answer = seat.begin().map(|()| respond(request, peer)).map_err(|end| Refusal::of(end, &figures));
         async move {
             let answer = match answer {
                 Ok(answer) => answer.await,
-                Err(end) => Refusal::of(end).response(),
+                Err(refusal) => refusal.response(),
             };
             Ok::<_, Infallible>(answer.map(|body| Answering::new(body, seat)))
         }

@@ -13,10 +13,11 @@ use warmhold_ledger::{Caller, PrimaryView};
 pub(super) async fn pass(exchange: &mut Exchange) -> Result<Route, ApiError> {
     exchange.primary = exchange.control.options.primary.view().await;
     exchange.shown = exchange.primary.clone();
-    let route = Route::of(&exchange.head.method, exchange.head.uri.path()).ok_or_else(|| {
+    let (place, route) = Route::find(&exchange.head.method, exchange.head.uri.path()).ok_or_else(|| {
         ApiError::not_found(format!("there is no {} here", exchange.head.method))
             .with_help("the routes are listed in docs/http.md; paths are taken as they are sent")
     })?;
+    exchange.place = place;
     exchange.route = Some(route.name());
     exchange.help = route.help();
     let access = route.access();

@@ -2,6 +2,7 @@
 
 use super::Control;
 use super::answer::Answer;
+use super::figures::NO_ROUTE;
 use super::uri;
 use crate::error::{ApiError, Help};
 use axum::body::Body;
@@ -36,8 +37,20 @@ pub(super) struct Exchange {
     pub(super) shown: Option<PrimaryView>,
     pub(super) caller: Option<Caller>,
     pub(super) route: Option<&'static str>,
+    /// The route's place in the table.
+    pub(super) place: usize,
     /// How a refusal looks on this route.
     pub(super) help: Help,
+    answered: bool,
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.control.figures.abandoned(self.place);
+            tracing::debug!(request = %self.id, peer = %self.peer, route = self.route, "its client went away");
+        }
+    }
 }
 
 impl Exchange {
@@ -54,6 +67,8 @@ impl Exchange {
             shown: None,
             caller: None,
             route: None,
+            place: NO_ROUTE,
+            answered: false,
             help: Help::InMessage,
         }
     }
@@ -77,7 +92,8 @@ impl Exchange {
     }
 
     /// The response, with the headers that every one has.
-    pub(super) fn finish(self, answer: Answer) -> Response<Body> {
+    pub(super) fn finish(mut self, answer: Answer) -> Response<Body> {
+        self.answered = true;
         self.log(&answer);
         let mut response = Response::new(answer.body);
         *response.status_mut() = answer.status;
@@ -116,7 +132,10 @@ impl Exchange {
     /// One count and one line a request: no path, since a client chose it; no header; never a token.
     fn log(&self, answer: &Answer) {
         let took = self.started.elapsed();
-        self.control.metrics.count(self.route.unwrap_or("unknown"), answer, took);
+        self.control.figures.answered(self.place, answer.status, took);
+        if let Some(code) = &answer.code {
+            self.control.figures.refused(code);
+        }
         let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let status = answer.status.as_u16();
         let scope = self.caller.as_ref().map(|caller| caller.scope);

@@ -1,90 +1,77 @@
-//! Figures for whoever watches the daemon, in Prometheus' text format.
+//! `GET /metrics`: the figures in Prometheus' text format, with what others know at this moment.
 
 use super::answer::Answer;
 use super::exchange::Exchange;
-use parking_lot::Mutex;
-use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::time::Duration;
+use super::{Control, within};
+use crate::api::{PolicyState, PolicyView};
+use crate::error::ApiError;
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use warmhold_ledger::Stats;
 
-/// Bounds of the buckets of a request's duration, in seconds.
-const BUCKETS: [f64; 12] = [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
-
-/// What has been answered since the start. Labels are routes, statuses and codes: none of them is a client's to choose.
-#[derive(Default)]
-pub(super) struct Metrics {
-    counts: Mutex<Counts>,
+/// Answers the question.
+pub(super) async fn show(exchange: &Exchange) -> Result<Answer, ApiError> {
+    let Control { options, figures, reads, .. } = &*exchange.control;
+    // Whoever looks when something is wrong sees the rest all the same.
+    let free = reads.read(|ledger| ledger.free_space()).await.ok();
+    let policies = within(options.limits.read_time, options.policies.list()).await.unwrap_or_default();
+    let text = gathered(&options.ledger.stats(), free, &policies).and_then(|moment| {
+        let mut families = figures.registry.gather();
+        families.extend(moment.gather());
+        TextEncoder::new().encode_to_string(&families)
+    });
+    text.map(Answer::metrics).map_err(|error| {
+        tracing::error!(%error, "the figures can't be written");
+        ApiError::internal()
+    })
 }
 
-#[derive(Default)]
-struct Counts {
-    answers: BTreeMap<(&'static str, u16), u64>,
-    refusals: BTreeMap<Cow<'static, str>, u64>,
-    buckets: [u64; BUCKETS.len()],
-    seconds: f64,
-}
-
-impl Metrics {
-    pub(super) fn count(&self, route: &'static str, answer: &Answer, took: Duration) {
-        let took = took.as_secs_f64();
-        let mut counts = self.counts.lock();
-        *counts.answers.entry((route, answer.status.as_u16())).or_default() += 1;
-        if let Some(code) = &answer.code {
-            match counts.refusals.get_mut(code) {
-                Some(count) => *count += 1,
-                None => {
-                    counts.refusals.insert(code.clone(), 1);
-                }
-            }
-        }
-        counts.seconds += took;
-        for (bucket, bound) in counts.buckets.iter_mut().zip(BUCKETS) {
-            *bucket += u64::from(took <= bound);
-        }
-    }
-
-    fn text(&self) -> String {
-        let counts = self.counts.lock();
-        let mut out = String::new();
-        head(&mut out, "warmhold_http_answers_total", "counter", "Answers by route and status.");
-        // Writing to a String can't fail, here and below.
-        for ((route, status), count) in &counts.answers {
-            let _ = writeln!(out, "warmhold_http_answers_total{{route=\"{route}\",status=\"{status}\"}} {count}");
-        }
-        head(&mut out, "warmhold_http_refusals_total", "counter", "Refusals by code.");
-        for (code, count) in &counts.refusals {
-            let _ = writeln!(out, "warmhold_http_refusals_total{{code=\"{code}\"}} {count}");
-        }
-        head(&mut out, "warmhold_http_request_seconds", "histogram", "From a request's head to its answer's.");
-        for (bound, count) in BUCKETS.iter().zip(counts.buckets) {
-            let _ = writeln!(out, "warmhold_http_request_seconds_bucket{{le=\"{bound}\"}} {count}");
-        }
-        let all: u64 = counts.answers.values().sum();
-        let _ = writeln!(out, "warmhold_http_request_seconds_bucket{{le=\"+Inf\"}} {all}");
-        let _ = writeln!(out, "warmhold_http_request_seconds_sum {}", counts.seconds);
-        let _ = writeln!(out, "warmhold_http_request_seconds_count {all}");
-        out
-    }
-}
-
-/// `GET /metrics`.
-pub(super) fn show(exchange: &Exchange) -> Answer {
-    let mut out = exchange.control.metrics.text();
-    let stats = exchange.control.options.ledger.stats();
-    for (name, kind, help, value) in [
-        ("warmhold_ledger_commits_total", "counter", "Commits; each costs one sync.", stats.commits),
-        ("warmhold_ledger_writes_total", "counter", "Changes in them.", stats.writes),
-        ("warmhold_ledger_uncertain_total", "counter", "Requests whose commit failed.", stats.uncertain),
-        ("warmhold_ledger_rows", "gauge", "Rows in memory.", stats.rows),
-        ("warmhold_ledger_waiting", "gauge", "Writes that wait now.", stats.waiting),
+/// What is asked for only now: figures that somebody else keeps.
+fn gathered(stats: &Stats, free: Option<u64>, policies: &[PolicyView]) -> prometheus::Result<Registry> {
+    let moment = Registry::new();
+    for (name, help, value) in [
+        ("warmhold_ledger_commits_total", "Commits; each costs one sync.", stats.commits),
+        ("warmhold_ledger_writes_total", "Changes in them.", stats.writes),
+        ("warmhold_ledger_unchanged_total", "Writes that were answered without a change.", stats.unchanged),
+        ("warmhold_ledger_uncertain_total", "Writes whose commit failed.", stats.uncertain),
+        ("warmhold_ledger_read_whole_total", "How often all rows were read anew.", stats.read_whole),
+        ("warmhold_ledger_read_changes_total", "How often another process's changes were read.", stats.read_changes),
     ] {
-        head(&mut out, name, kind, help);
-        let _ = writeln!(out, "{name} {value}");
+        let counter = IntCounter::new(name, help)?;
+        counter.inc_by(value);
+        moment.register(Box::new(counter))?;
     }
-    Answer::metrics(out)
-}
-
-fn head(out: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    for (name, help, value) in [
+        ("warmhold_ledger_rows", "Rows in memory.", Some(stats.rows)),
+        ("warmhold_ledger_waiting", "Writes that wait now.", Some(stats.waiting)),
+        (
+            "warmhold_ledger_failing",
+            "1 while the last thing that was to be written wasn't.",
+            Some(stats.failing.into()),
+        ),
+        ("warmhold_ledger_free_bytes", "What may still be written on the ledger's disk.", free),
+    ] {
+        if let Some(value) = value {
+            let gauge = IntGauge::new(name, help)?;
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+            moment.register(Box::new(gauge))?;
+        }
+    }
+    let labels = &["slot", "policy"];
+    let calls = IntCounterVec::new(Opts::new("warmhold_policy_calls_total", "Calls of a policy."), labels)?;
+    let faults = IntCounterVec::new(Opts::new("warmhold_policy_faults_total", "Calls that were its fault."), labels)?;
+    let serving = IntGaugeVec::new(Opts::new("warmhold_policy_serving", "1 for the policy that serves."), labels)?;
+    for policy in policies {
+        let tag = format!("{}@sha256:{}#{}", policy.name, policy.digest, policy.generation);
+        let labels = [policy.slot.as_str(), tag.as_str()];
+        calls.with_label_values(&labels).inc_by(policy.calls);
+        faults.with_label_values(&labels).inc_by(policy.faults);
+        serving.with_label_values(&labels).set((policy.state == PolicyState::Serving).into());
+    }
+    moment.register(Box::new(calls))?;
+    moment.register(Box::new(faults))?;
+    moment.register(Box::new(serving))?;
+    let build = IntGaugeVec::new(Opts::new("warmhold_build_info", "1, with the daemon's version."), &["version"])?;
+    build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+    moment.register(Box::new(build))?;
+    Ok(moment)
 }

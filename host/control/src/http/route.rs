@@ -181,8 +181,8 @@ pub(super) static TABLE: [Entry; 30] = [
 ];
 
 impl Route {
-    /// The route of a request, if there is one.
-    pub(super) fn of(method: &Method, path: &str) -> Option<Self> {
+    /// The route of a request, if there is one, and its place in the table.
+    pub(super) fn find(method: &Method, path: &str) -> Option<(usize, Self)> {
         let path = path.strip_prefix('/')?;
         let mut segments = [""; 5];
         let mut count = 0;
@@ -194,7 +194,11 @@ impl Route {
         if segments.iter().any(|segment| segment.is_empty()) {
             return None;
         }
-        TABLE.iter().filter(|entry| entry.method == *method).find_map(|entry| entry.matches(segments))
+        TABLE
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| entry.method == *method)
+            .find_map(|(place, entry)| entry.matches(segments).map(|route| (place, route)))
     }
 
     /// Who may use it.
@@ -285,12 +289,13 @@ mod tests {
 
     #[test]
     fn paths_are_taken_as_they_are() {
-        let get = |path| Route::of(&Method::GET, path);
-        let post = |path| Route::of(&Method::POST, path);
+        let of = |method: &Method, path| Route::find(method, path).map(|(_, route)| route);
+        let get = |path| of(&Method::GET, path);
+        let post = |path| of(&Method::POST, path);
         assert_eq!(get("/v1/resources"), Some(Route::Resources));
         assert_eq!(post("/v1/resources/a%2Fb/heartbeat"), Some(Route::Heartbeat("a%2Fb".into())));
         assert_eq!(post("/v1/resources/register"), Some(Route::Register));
-        assert_eq!(Route::of(&Method::DELETE, "/v1/resources/register"), Some(Route::Remove("register".into())));
+        assert_eq!(of(&Method::DELETE, "/v1/resources/register"), Some(Route::Remove("register".into())));
         for unknown in [
             "",
             "/",
@@ -313,7 +318,7 @@ mod tests {
             assert!(varying < 2, "{}: which of them goes to the route?", entry.path());
         }
         for method in [Method::PUT, Method::PATCH, Method::HEAD, Method::OPTIONS, Method::TRACE] {
-            assert_eq!(Route::of(&method, "/v1/resources"), None, "{method}");
+            assert_eq!(of(&method, "/v1/resources"), None, "{method}");
         }
     }
 
@@ -321,7 +326,7 @@ mod tests {
         #[test]
         fn no_path_does_harm(path in "(/?[a-z0-9%/.-]{0,12}){0,8}") {
             for method in [Method::GET, Method::POST, Method::DELETE] {
-                let _ = Route::of(&method, &path);
+                let _ = Route::find(&method, &path);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::seats::End;
 use crate::error::{ApiError, Help};
+use crate::http::Figures;
 use axum::body::Body;
 use http::{HeaderValue, Response, StatusCode, header};
 use std::time::Duration;
@@ -21,8 +22,8 @@ pub(super) struct Refusal {
 
 impl Refusal {
     /// To who has sent a part of a head, or was done with it at the very moment when the connection was ended.
-    pub(super) fn of(end: End) -> Self {
-        Self::new(match end {
+    pub(super) fn of(end: End, figures: &Figures) -> Self {
+        let error = match end {
             End::Slow | End::Idle | End::Stalled => ApiError::new(
                 StatusCode::REQUEST_TIMEOUT,
                 "request-timeout",
@@ -36,18 +37,19 @@ impl Refusal {
             End::Stopping => {
                 ApiError::unavailable("closing", "the daemon is ending; nothing was done").with_retry_after(1)
             }
-        })
+        };
+        Self::new(error, figures)
     }
 
     /// Every place is taken by a request.
-    pub(super) fn full() -> Self {
-        Self::new(
-            ApiError::unavailable("too-many-connections", "a request is in hand on each connection; nothing was done")
-                .with_retry_after(1),
-        )
+    pub(super) fn full(figures: &Figures) -> Self {
+        let error =
+            ApiError::unavailable("too-many-connections", "a request is in hand on each connection; nothing was done");
+        Self::new(error.with_retry_after(1), figures)
     }
 
-    fn new(error: ApiError) -> Self {
+    fn new(error: ApiError, figures: &Figures) -> Self {
+        figures.refused(&error.code);
         let refusal = Self { error, id: uuid::Uuid::new_v4().to_string() };
         let Self { error, id } = &refusal;
         tracing::debug!(request = %id, status = error.status.as_u16(), code = %error.code, "a connection was ended");
@@ -97,14 +99,14 @@ impl Refusal {
 
 /// Tells a client that there is no place for it. What it sends is taken in for a moment: closing over unread bytes resets
 /// the connection, and the client may lose the answer with it.
-pub(super) async fn turn_away(mut stream: TcpStream) {
+pub(super) async fn turn_away(mut stream: TcpStream, figures: &Figures) {
     let told = async {
         let mut first = [0_u8; 4096];
         // Not before it has asked: an answer that comes first confuses some.
         if stream.read(&mut first).await? == 0 {
             return Ok(());
         }
-        stream.write_all(&Refusal::full().bytes()).await?;
+        stream.write_all(&Refusal::full(figures).bytes()).await?;
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(TAKEN_IN), &mut tokio::io::sink()).await.map(|_| ())
     };

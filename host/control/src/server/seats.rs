@@ -4,6 +4,7 @@
 //! begins a request compete for one word, so a request is either begun and answered, or never begun. The time in that
 //! word comes from a clock that ticks with the sweeps: a request costs no look at the time and no timer of its own.
 
+use crate::http::Figures;
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -172,9 +173,18 @@ impl Seat {
     }
 
     /// Ends it, unless it is doing something else by now.
-    fn end(&self, seen: u64, end: End) -> bool {
+    fn end(&self, seen: u64, end: End, figures: &Figures) -> bool {
         let ended = self.exchange(seen, Doing::Ended(end));
         if ended {
+            let counts = &figures.connections;
+            match end {
+                End::Idle => &counts.idle,
+                End::Slow => &counts.slow,
+                End::Crowded => &counts.crowded,
+                End::Stalled => &counts.stalled,
+                End::Stopping => &counts.stopping,
+            }
+            .inc();
             self.waker.wake();
         }
         ended
@@ -193,10 +203,10 @@ pub(super) struct Patience {
 }
 
 /// All connections.
-#[derive(Debug)]
 pub(super) struct Seats {
     taken: Mutex<Taken>,
     clock: Arc<Clock>,
+    pub(super) figures: Arc<Figures>,
 }
 
 #[derive(Debug, Default)]
@@ -207,9 +217,9 @@ struct Taken {
 }
 
 impl Seats {
-    pub(super) fn new() -> Arc<Self> {
+    pub(super) fn new(figures: Arc<Figures>) -> Arc<Self> {
         let clock = Clock { began: Instant::now(), now: AtomicU64::new(0) };
-        Arc::new(Self { taken: Mutex::default(), clock: Arc::new(clock) })
+        Arc::new(Self { taken: Mutex::default(), clock: Arc::new(clock), figures })
     }
 
     /// A place for a connection that was just accepted.
@@ -224,6 +234,8 @@ impl Seats {
         taken.numbers += 1;
         let number = taken.numbers;
         taken.seats.insert(number, Arc::clone(&seat));
+        self.figures.connections.accepted.inc();
+        self.figures.connections.open.inc();
         Seated { seats: Arc::clone(self), number, seat }
     }
 
@@ -242,7 +254,7 @@ impl Seats {
                 Some((rank, word, seat))
             });
             let Some((_, word, seat)) = spared.min_by_key(|(rank, ..)| *rank) else { return false };
-            if seat.end(word, End::Crowded) {
+            if seat.end(word, End::Crowded, &self.figures) {
                 return true;
             }
         }
@@ -264,7 +276,7 @@ impl Seats {
                 },
                 _ => continue,
             };
-            seat.end(word, end);
+            seat.end(word, end, &self.figures);
         }
     }
 
@@ -273,16 +285,15 @@ impl Seats {
         for seat in self.taken.lock().seats.values() {
             let word = seat.word.load(Ordering::Acquire);
             if matches!(Doing::of(word).0, Doing::New | Doing::Head | Doing::Idle) {
-                seat.end(word, End::Stopping);
+                seat.end(word, End::Stopping, &self.figures);
             }
         }
     }
 }
 
 /// A connection that has its place for as long as this lives.
-#[derive(Debug)]
 pub(super) struct Seated {
-    seats: Arc<Seats>,
+    pub(super) seats: Arc<Seats>,
     number: u64,
     pub(super) seat: Arc<Seat>,
 }
@@ -290,6 +301,7 @@ pub(super) struct Seated {
 impl Drop for Seated {
     fn drop(&mut self) {
         self.seats.taken.lock().seats.remove(&self.number);
+        self.seats.figures.connections.open.dec();
     }
 }
 
@@ -310,7 +322,7 @@ mod tests {
 
     #[test]
     fn who_never_asked_goes_first_and_who_asks_now_stays() {
-        let seats = Seats::new();
+        let seats = Seats::new(Figures::new());
         let (asking, idle, first, second) = (seats.take(), seats.take(), seats.take(), seats.take());
         asking.seat.begin().unwrap();
         asked(&idle.seat);
@@ -329,7 +341,7 @@ mod tests {
 
     #[test]
     fn each_wait_has_its_own_end() {
-        let seats = Seats::new();
+        let seats = Seats::new(Figures::new());
         let tick = Duration::ZERO;
         let (new, idle, head, busy, stalled) = (seats.take(), seats.take(), seats.take(), seats.take(), seats.take());
         asked(&idle.seat);
@@ -351,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_stop_ends_who_waits_and_places_are_given_back() {
-        let seats = Seats::new();
+        let seats = Seats::new(Figures::new());
         let (waiting, busy) = (seats.take(), seats.take());
         busy.seat.begin().unwrap();
         seats.stop();
@@ -362,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_request_that_begins_and_an_end_never_both_happen() {
-        let seats = Seats::new();
+        let seats = Seats::new(Figures::new());
         for _ in 0..200 {
             let seated = seats.take();
             let seat = Arc::clone(&seated.seat);

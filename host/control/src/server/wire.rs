@@ -31,7 +31,7 @@ impl Wire {
         // A client that stalls has an answer half sent; else no request is in hand and everything that was to be sent is
         // sent, so this is in nobody's way. One that can't be sent at once isn't worth waiting for.
         if std::mem::take(&mut self.heard) && end != End::Stalled {
-            let _ = self.stream.try_write(&Refusal::of(end).bytes());
+            let _ = self.stream.try_write(&Refusal::of(end, &self.seated.seats.figures).bytes());
         }
         Poll::Ready(Ok(()))
     }

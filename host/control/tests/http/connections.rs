@@ -59,6 +59,10 @@ async fn clients_that_send_half_a_head_are_in_nobodys_way() {
     let mut chunk = [0_u8; 4096];
     let count = last.read(&mut chunk).await.unwrap();
     assert!(chunk[..count].starts_with(b"HTTP/1.1 200 OK"), "the newest one is still served");
+    let figure = async |name: &str| figures(&running).await.get(name).copied().unwrap_or_default();
+    assert!(figure(r#"warmhold_http_connections_ended_total{why="crowded"}"#).await >= 84.0);
+    assert!(figure(r#"warmhold_http_refusals_total{code="too-many-connections"}"#).await >= 1.0);
+    assert!((2.0..=16.0).contains(&figure("warmhold_http_connections").await));
     assert_eq!(running.stop().await, 0, "none of them holds up the end");
 }
 

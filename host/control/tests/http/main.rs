@@ -53,6 +53,18 @@ async fn post(running: &Running, token: &str, path: &str, body: Value) -> Reply 
     ask(running.address, "POST", path).with(token).json(&body).send().await
 }
 
+/// The figures by name and labels.
+async fn figures(running: &Running) -> std::collections::BTreeMap<String, f64> {
+    let reply = ask(running.address, "GET", "/metrics").send().await;
+    assert_eq!(reply.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let text = String::from_utf8(reply.body).unwrap();
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))
+        .collect()
+}
+
 /// Registers an idle worker of m1.
 async fn idle_worker(running: &Running, machine_token: &str, id: &str) -> Reply {
     let body = json!({"workerId": id, "machine": "m1", "key": key(), "ttlMs": 60_000, "podUid": "uid-1"});

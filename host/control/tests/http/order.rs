@@ -107,18 +107,27 @@ async fn figures_count_what_was_answered() {
     for _ in 0..3 {
         assert_eq!(ask(running.address, "GET", "/v1/resources").send().await.status, 401);
     }
+    assert_eq!(ask(running.address, "GET", "/a/clients/own/path").send().await.status, 404);
     let member = running.token("member");
     assert_eq!(post(&running, &member, "/v1/resources/register", record("i1")).await.status, 200);
     let reply = ask(running.address, "GET", "/metrics").send().await;
     assert_eq!(reply.status, 200, "this machine needs no token");
     let text = String::from_utf8(reply.body).unwrap();
     for line in [
-        r#"warmhold_http_answers_total{route="resources",status="401"} 3"#,
-        r#"warmhold_http_answers_total{route="register",status="200"} 1"#,
+        r#"warmhold_http_requests_total{method="GET",route="/v1/resources",status="401"} 3"#,
+        r#"warmhold_http_requests_total{method="POST",route="/v1/resources/register",status="200"} 1"#,
+        r#"warmhold_http_requests_total{method="any",route="none",status="404"} 1"#,
         r#"warmhold_http_refusals_total{code="unauthorized"} 3"#,
-        r#"warmhold_http_request_seconds_bucket{le="+Inf"} 4"#,
-        "warmhold_http_request_seconds_count 4",
+        r#"warmhold_http_request_seconds_bucket{method="GET",route="/v1/resources",le="+Inf"} 3"#,
+        r#"warmhold_http_request_seconds_count{method="POST",route="/v1/resources/register"} 1"#,
+        "warmhold_ledger_queue_seconds_count 1",
+        "warmhold_ledger_decision_seconds_count 1",
+        r#"warmhold_ledger_commit_changes_bucket{le="1"} 1"#,
+        "warmhold_ledger_commit_seconds_count 1",
+        "warmhold_ledger_commits_total 1",
         "warmhold_ledger_writes_total 1",
+        "warmhold_ledger_failing 0",
+        "warmhold_ledger_waiting 0",
         "warmhold_ledger_rows 1",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");

@@ -16,7 +16,7 @@ async fn a_replay_answers_when_it_ends() {
     let body = json!({"files": ["a.sh", "b.sh"], "cutSha": "c", "runId": "r", "keep": true});
     let reply = post(&running, &member, "/v1/replays", body).await;
     assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")));
-    assert_eq!(reply.header("x-warmhold-policy"), Some("warm@sha256:1#1"));
+    assert_eq!(reply.header("x-warmhold-policy"), Some(support::services::TAG));
     let replay = reply.json();
     assert_eq!((&replay["runId"], &replay["attemptId"], &replay["passed"]), (&json!("r"), &json!("1"), &json!(true)));
     assert_eq!(replay["files"][1]["file"], json!("b.sh"));

@@ -20,7 +20,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use warmhold_control::primary::PrimarySource;
 use warmhold_control::{
-    Control, ControlOptions, ListenAddress, MachineName, MachineTokens, RequestLimits, Server, ServerLimits, Tokens,
+    Control, ControlOptions, Figures, ListenAddress, MachineName, MachineTokens, RequestLimits, Server, ServerLimits,
+    Tokens,
 };
 use warmhold_ledger::{Ledger, Options, Primary};
 
@@ -79,11 +80,13 @@ impl Running {
         let fence = setup.fence.unwrap_or_else(|| Arc::clone(&primary) as Arc<dyn Primary>);
         let mut options = Options::new(decider, fence);
         options.queue = setup.queue.unwrap_or(options.queue);
+        let figures = Figures::new();
+        options.observer = Arc::clone(&figures) as _;
         let ledger = Ledger::open(&root.join("control/ledger.sqlite3"), options).unwrap();
         let replays = Arc::new(MemoryReplays::default());
         let workers = Arc::new(MemoryWorkers::default());
         let policies = Arc::new(MemoryPolicies::default());
-        let control = Control::new(ControlOptions {
+        let control = ControlOptions {
             ledger: ledger.clone(),
             tokens,
             primary,
@@ -92,7 +95,8 @@ impl Running {
             workers: Arc::clone(&workers) as _,
             policies: Arc::clone(&policies) as _,
             limits: setup.limits,
-        });
+        };
+        let control = Control::with_figures(control, figures);
         let address = setup.address.unwrap_or_else(|| "127.0.0.1:0".parse().unwrap());
         let server = Server::bind(address, setup.server).unwrap();
         let address = server.address().unwrap();

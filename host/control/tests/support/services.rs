@@ -15,6 +15,9 @@ use warmhold_control::api::{
 };
 use warmhold_ledger::Caller;
 
+/// Named in every answer about a replay.
+pub const TAG: &str = "warm@sha256:1111111111111111111111111111111111111111111111111111111111111111#1";
+
 /// Replays that "run" each file for as long as the test lets them.
 #[derive(Default)]
 pub struct MemoryReplays {
@@ -55,7 +58,7 @@ fn replay(id: &str, ask: &ReplayAsk) -> ReplayView {
         files: ask.files.iter().map(|name| file(name)).collect(),
         worker: None,
         isolation: None,
-        policies: ReplayPolicies { replay: "warm@sha256:1#1".to_owned(), ..ReplayPolicies::default() },
+        policies: ReplayPolicies { replay: TAG.to_owned(), ..ReplayPolicies::default() },
         history: Vec::new(),
     }
 }
