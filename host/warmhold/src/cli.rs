@@ -263,6 +263,9 @@ pub enum WorkerCommand {
         /// Why, at most 120 characters
         #[arg(long, value_name = "TEXT", default_value = "operator")]
         reason: String,
+        /// Say what would be done as things stand, and do nothing
+        #[arg(long)]
+        dry_run: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -272,6 +275,9 @@ pub enum WorkerCommand {
     Remove {
         /// The worker's id
         id: String,
+        /// Say what would be done as things stand, and do nothing
+        #[arg(long)]
+        dry_run: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,

@@ -44,29 +44,58 @@ pub(super) fn run(global: &Global, command: &WorkerCommand) -> Result<Exit, CliE
             }
         }
         WorkerCommand::Show { id, json } => {
-            let workers = list(&connect(global, Role::Query)?)?;
-            let worker =
-                workers.as_array().into_iter().flatten().find(|worker| worker.get("workerId") == Some(&json!(id)));
-            let worker = worker.ok_or_else(|| {
-                CliError::no("not-found", format!("there is no worker `{id}`"))
-                    .with_help("warmhold worker list shows them all")
-            })?;
+            let worker = find(global, id)?;
             if *json {
-                print_json(worker)?;
+                print_json(&worker)?;
             } else {
-                print(&show(&view(worker)?))?;
+                print(&show(&view(&worker)?))?;
             }
         }
-        WorkerCommand::Quarantine { id, reason, json } => {
+        WorkerCommand::Quarantine { id, dry_run: true, json, .. } => rehearse(global, id, "quarantine", *json)?,
+        WorkerCommand::Remove { id, dry_run: true, json } => rehearse(global, id, "remove", *json)?,
+        WorkerCommand::Quarantine { id, reason, json, .. } => {
             change(global, id, "quarantine", &json!({ "reason": reason }), *json)?;
         }
-        WorkerCommand::Remove { id, json } => change(global, id, "remove", &json!({}), *json)?,
+        WorkerCommand::Remove { id, json, .. } => change(global, id, "remove", &json!({}), *json)?,
     }
     Ok(Exit::Done)
 }
 
 fn list(client: &Client) -> Result<Value, CliError> {
     Ok(items(&client.get("/v1/workers")?, "workers"))
+}
+
+/// One worker of the list.
+fn find(global: &Global, id: &str) -> Result<Value, CliError> {
+    let workers = list(&connect(global, Role::Query)?)?;
+    let found = workers.as_array().into_iter().flatten().find(|worker| worker.get("workerId") == Some(&json!(id)));
+    found.cloned().ok_or_else(|| {
+        CliError::no("not-found", format!("there is no worker `{id}`")).with_help("warmhold worker list shows them all")
+    })
+}
+
+/// What a change would come to as the worker stands, by the daemon's own rules; it is only looked at.
+fn rehearse(global: &Global, id: &str, what: &str, json: bool) -> Result<(), CliError> {
+    let answer = find(global, id)?;
+    let worker: view::Worker = view(&answer)?;
+    let (id, state) = (harmless(&worker.worker_id), worker.state.as_str());
+    match (what, state) {
+        ("quarantine", "quarantined") => {
+            return Err(CliError::no("already-quarantined", format!("worker {id} is quarantined already")));
+        }
+        ("remove", _) if worker.tier.is_none() => {
+            return Err(CliError::no("another-machine", format!("worker {id} isn't one of this daemon's")));
+        }
+        ("remove", "leased" | "sanitizing") => {
+            return Err(CliError::no("worker-in-use", format!("worker {id} is {state}"))
+                .with_help(format!("wait for its replay, or take it out first: warmhold worker quarantine {id}")));
+        }
+        _ => {}
+    }
+    if json {
+        return print_json(&json!({ "dryRun": true, "would": what, "worker": answer }));
+    }
+    print(&format!("would {what} {id}, which is {}; nothing was changed\n", harmless(state)))
 }
 
 fn change(global: &Global, id: &str, what: &str, body: &Value, json: bool) -> Result<(), CliError> {

@@ -81,3 +81,23 @@ fn taking_out_and_taking_away_are_the_admins() {
     assert_eq!(asked[0].json(), json!({"reason": "odd"}));
     assert_eq!(world.run(&["worker", "remove", "w9"]).exits(1).stderr, "error[not-found]: no such worker\n");
 }
+
+#[test]
+fn a_rehearsal_looks_and_changes_nothing() {
+    let server = Server::new(serve);
+    let world = World::with(&server);
+    let would = world.run(&["worker", "quarantine", "w1", "--dry-run"]).exits(0).stdout;
+    assert_eq!(would, "would quarantine w1, which is idle; nothing was changed\n");
+    let would = world.run(&["worker", "remove", "w1", "--dry-run", "--json"]).exits(0).json();
+    assert_eq!((&would["dryRun"], &would["would"], &would["worker"]), (&json!(true), &json!("remove"), &workers()[0]));
+    for (words, code) in [
+        (["worker", "quarantine", "w22"], "already-quarantined"),
+        (["worker", "remove", "w22"], "another-machine"),
+        (["worker", "remove", "w3"], "not-found"),
+    ] {
+        let ran = world.run(&[&words[..], &["--dry-run"]].concat()).exits(1);
+        assert!(ran.stderr.starts_with(&format!("error[{code}]: ")), "{}", ran.stderr);
+    }
+    let asked = server.asked();
+    assert!(asked.iter().all(|asked| asked.method == "GET" && asked.token() == QUERY), "{asked:?}");
+}
