@@ -137,11 +137,19 @@ impl Site {
     /// # Errors
     /// It doesn't serve.
     pub fn serve_with(&self, arguments: &[&str]) -> Result<Daemon> {
+        self.serve_in(&self.repository.path, arguments)
+    }
+
+    /// Starts a daemon in a folder, which is its source where it is a git tree.
+    ///
+    /// # Errors
+    /// It doesn't serve.
+    pub fn serve_in(&self, folder: &Path, arguments: &[&str]) -> Result<Daemon> {
         let log = self.folder.path().join("daemon.log");
         if self.shares {
             compiled::seed(&self.root())?;
         }
-        let daemon = Daemon::start(&self.programs.warmhold, &self.root(), &self.repository.path, arguments, &log)?;
+        let daemon = Daemon::start(&self.programs.warmhold, &self.root(), folder, arguments, &log)?;
         if self.shares {
             compiled::keep(&self.root())?;
         }

@@ -6,6 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use utoipa::ToSchema;
+use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
 use warmhold_ledger::Caller;
 
 /// What a caller asks for. Only the form has been looked at: paths, the cut and the deadline are judged by whoever runs
@@ -29,6 +30,7 @@ pub struct ReplayAsk {
     pub baseline_sha: Option<String>,
     /// How long it may take, counted from now. More than the profile allows is what it allows.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "milliseconds")]
+    #[schema(schema_with = any_whole)]
     pub deadline_ms: Option<u64>,
     /// Which profile; the default one when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,6 +48,14 @@ fn milliseconds<'de, D: Deserializer<'de>>(given: D) -> Result<Option<u64>, D::E
         Some(number) if number >= 0.0 && number.fract() == 0.0 => Ok(Some(number as u64)),
         Some(number) => Err(D::Error::custom(format!("deadlineMs must be a whole number of 0 or more, not {number}"))),
     }
+}
+
+/// What [`milliseconds`] takes.
+fn any_whole() -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::Integer, Type::Null]))
+        .minimum(Some(0))
+        .description(Some("How long it may take, counted from now. More than the profile allows is what it allows."))
 }
 
 /// Where a replay stands.
