@@ -5,6 +5,7 @@ use crate::rows::{NOW, Rows, key};
 use anyhow::{Context as _, Result, bail, ensure};
 use lease_policy::Standard;
 use std::num::NonZeroU32;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use warmhold_plugin::{
@@ -21,21 +22,28 @@ const ROWS: usize = 1000;
 /// with warm caches.
 const TURN: usize = 100;
 
+/// What one acquire takes, for who needs no more than that: the median of so many.
+pub(crate) fn acquire(calls: usize) -> Result<Duration> {
+    let folder = tempfile::tempdir()?;
+    let (bench, _) = Bench::open(folder.path())?;
+    let mut times = Times::default();
+    // The first ones find nothing in the caches.
+    for number in 0..calls + TURN {
+        let ask = Ask::new(number);
+        let began = Instant::now();
+        let verdict = bench.in_sandbox(&ask)?;
+        if number >= TURN {
+            times.add(began.elapsed());
+        }
+        ensure!(verdict.is_ok(), "request {number} was refused: {verdict:?}");
+    }
+    Ok(times.median())
+}
+
 /// Prints the table.
 pub(crate) fn run() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let engine = PolicyEngine::new(&EngineOptions { cache_dir: Some(folder.path().join("cache")) })?;
-    let slot = LeaseSlot::open(
-        &engine,
-        SlotOptions {
-            dir: folder.path().join("lease"),
-            built_in: std::fs::read(Programs::of("release")?.policy("lease-policy")?)?.into(),
-            settings: "{}".to_owned(),
-            limits: Limits::of(World::Lease),
-            faults_to_roll_back: NonZeroU32::MIN,
-        },
-    )?;
-    let bench = Bench { slot, rows: Arc::new(Rows::new(ROWS)), environment: Recorder::default() };
+    let (bench, engine) = Bench::open(folder.path())?;
     ensure!(bench.rows.len() == ROWS, "the ledger has {} rows", bench.rows.len());
     for number in 0..TURN {
         bench.compare(number)?;
@@ -156,6 +164,21 @@ struct Bench {
 }
 
 impl Bench {
+    fn open(folder: &Path) -> Result<(Self, PolicyEngine)> {
+        let engine = PolicyEngine::new(&EngineOptions { cache_dir: Some(folder.join("cache")) })?;
+        let slot = LeaseSlot::open(
+            &engine,
+            SlotOptions {
+                dir: folder.join("lease"),
+                built_in: std::fs::read(Programs::of("release")?.policy("lease-policy")?)?.into(),
+                settings: "{}".to_owned(),
+                limits: Limits::of(World::Lease),
+                faults_to_roll_back: NonZeroU32::MIN,
+            },
+        )?;
+        Ok((Self { slot, rows: Arc::new(Rows::new(ROWS)), environment: Recorder::default() }, engine))
+    }
+
     fn in_sandbox(&self, ask: &Ask) -> Result<warmhold_plugin::Verdict> {
         let view = Arc::clone(&self.rows) as Arc<dyn LedgerView>;
         Ok(self.slot.decide(view, &ask.at, &ask.who, &ask.request)?.verdict)

@@ -16,6 +16,10 @@ mod warm;
 use anyhow::{Result, bail};
 use std::process::ExitCode;
 
+/// The daemon's: what is measured in this process should cost what it costs there.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match run(arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice()) {
@@ -35,6 +39,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         [control::LOAD] => return control::load(),
         #[cfg(feature = "etcd")]
         [control::etcd::LOAD] => return control::etcd::load(),
+        [control::READS] => return control::read(),
         [control::SERVE, "--root", root, who] => return control::serve(root.as_ref(), who),
         [] => {
             measure::machine();

@@ -3,6 +3,7 @@
 //! All servers of one run stand at once, each in a process of its own with a ledger that was filled before, and take
 //! turns: only one of them works at a time, and what else the machine does hits all alike.
 
+mod beside;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
 mod load;
@@ -13,6 +14,7 @@ mod seed;
 mod server;
 mod wire;
 
+pub(crate) use beside::{READS, read};
 pub(crate) use load::{LOAD, run as load};
 pub(crate) use plan::{Plan, USAGE};
 pub(crate) use server::{SERVE, run as serve};
@@ -21,6 +23,7 @@ use crate::disk::Disk;
 use crate::measure::{Times, note, shown, table, target};
 use anyhow::{Context as _, Result};
 use load::{Job, Outcome};
+use plan::Also;
 use server::{Running, Who};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,8 +31,10 @@ use std::time::Duration;
 
 /// Before each measurement.
 const WARM: Duration = Duration::from_millis(300);
-/// The rows with which ours is compared with etcd.
-const ETCD_ROWS: usize = 10_000;
+/// The rows of what is compared with others.
+const COMPARED: usize = 10_000;
+/// The rows of what must not get slower or larger with them.
+const MANY: usize = 100_000;
 /// Each of them is durable before it is answered.
 const STEPS: f64 = 3.0;
 /// Durable writes of the bare disk, before the servers take turns.
@@ -55,7 +60,6 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
             }
         }
     }
-    field.stop()?;
     show(plan, &results, synced.median());
     note(&format!(
         "fdatasync of a 4 KiB page on this disk: {} (p99 {})",
@@ -63,7 +67,16 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
         shown(synced.percentile(99))
     ));
     targets(plan, &results);
-    Ok(())
+    if plan.also.contains(&Also::One) {
+        beside::one_client(&results, COMPARED, synced.median())?;
+    }
+    if plan.also.contains(&Also::Reads) {
+        beside::reads(&field, COMPARED)?;
+    }
+    if plan.also.contains(&Also::List) {
+        beside::list(&field, MANY)?;
+    }
+    field.stop()
 }
 
 fn measure(server: &Running, clients: usize, time: Duration) -> Result<Outcome> {
@@ -95,7 +108,7 @@ impl Field {
             servers.push((rows, Running::start(Who::Ours, folder, rows)?));
             for who in [Who::Native, Who::Etcd] {
                 // Of etcd, which takes its time to be filled, one figure for each number of clients is enough.
-                if plan.against.contains(&who) && (who == Who::Native || !plan.whole || rows == ETCD_ROWS) {
+                if plan.against.contains(&who) && (who == Who::Native || !plan.whole || rows == COMPARED) {
                     servers.push((rows, Running::start(who, folder, rows)?));
                 }
             }
@@ -113,6 +126,13 @@ impl Field {
             .iter()
             .filter(move |(rows, server)| server.who == Who::Constant || ledgers.contains(rows))
             .map(|(rows, server)| (*rows, server))
+    }
+
+    /// The server with so many rows; a constant has none.
+    fn server(&self, who: Who, rows: usize) -> Option<&Running> {
+        let wanted =
+            |(there, server): &&(usize, Running)| server.who == who && (who == Who::Constant || *there == rows);
+        self.servers.iter().find(wanted).map(|(_, server)| server)
     }
 
     fn stop(self) -> Result<()> {
@@ -234,12 +254,12 @@ fn of(this: f64, other: Option<f64>) -> String {
 fn targets(plan: &Plan, results: &Results) {
     let rate = |clients, rows, who| results.cell(clients, Plan::ledger(rows, clients), who).map(|cell| cell.rate);
     for clients in [64, 256] {
-        let ours = rate(clients, ETCD_ROWS, Who::Ours);
-        if let (Some(ours), Some(etcd)) = (ours, rate(clients, ETCD_ROWS, Who::Etcd)) {
+        let ours = rate(clients, COMPARED, Who::Ours);
+        if let (Some(ours), Some(etcd)) = (ours, rate(clients, COMPARED, Who::Etcd)) {
             let times = ours / etcd;
             target(&format!("{clients} clients, 10000 rows: at least 5 times etcd ({times:.1})"), times >= 5.0);
         }
-        if let (Some(ours), Some(native)) = (ours, rate(clients, ETCD_ROWS, Who::Native)) {
+        if let (Some(ours), Some(native)) = (ours, rate(clients, COMPARED, Who::Native)) {
             let part = ours / native;
             target(
                 &format!("{clients} clients, 10000 rows: at least 75 % of native ({:.0} %)", part * 100.0),
@@ -248,7 +268,7 @@ fn targets(plan: &Plan, results: &Results) {
         }
     }
     for &clients in &plan.clients {
-        if let (Some(few), Some(many)) = (rate(clients, 100, Who::Ours), rate(clients, 100_000, Who::Ours)) {
+        if let (Some(few), Some(many)) = (rate(clients, 100, Who::Ours), rate(clients, MANY, Who::Ours)) {
             let part = many / few;
             target(
                 &format!("{clients} clients: 100000 rows do at least 0.9 of 100 rows' cycles ({part:.2})"),

@@ -71,9 +71,19 @@ fn pod(number: usize) -> String {
     format!("00000000-0000-4000-9000-{number:012}")
 }
 
-/// The name of an instance; all of them can be asked for.
-pub(super) fn instance(number: usize) -> String {
+/// The names of the instances in a ledger of so many rows.
+pub(super) fn instances(rows: usize) -> impl Iterator<Item = String> {
+    (first_other(rows)..rows).filter(|number| !number.is_multiple_of(2)).map(instance)
+}
+
+fn instance(number: usize) -> String {
     format!("service-{number}")
+}
+
+/// Where the workers of the clients' keys end.
+fn first_other(rows: usize) -> usize {
+    let clients = rows.min(CLIENTS);
+    clients * (rows / (2 * clients).max(1)).clamp(1, SPARE)
 }
 
 /// The tokens of a root.
@@ -81,6 +91,7 @@ pub(super) fn instance(number: usize) -> String {
 pub(super) struct Access {
     pub(super) member: String,
     pub(super) machine: String,
+    pub(super) query: String,
 }
 
 /// Makes a root with tokens.
@@ -93,18 +104,16 @@ pub(super) fn root(root: &Path) -> Result<Access> {
         let token = tokens.get(name).and_then(serde_json::Value::as_str);
         Ok(token.with_context(|| format!("{} has no {name} token", path.display()))?.to_owned())
     };
-    Ok(Access { member: token("member")?, machine })
+    Ok(Access { member: token("member")?, machine, query: token("query")? })
 }
 
-/// Fills a new ledger with so many rows, and how many of them are instances.
-pub(super) fn ledger(path: &Path, rows: usize) -> Result<usize> {
+/// Fills a new ledger with so many rows.
+pub(super) fn ledger(path: &Path, rows: usize) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let ledger = Ledger::open(path, Options::new(Arc::new(Native::default()), Arc::new(NoPrimary)))?;
-        let mut instances = 0;
         let mut waiting = JoinSet::new();
         for operation in operations(rows) {
-            instances += usize::from(matches!(operation, Operation::Register(_)));
             if waiting.len() >= AT_ONCE
                 && let Some(done) = waiting.join_next().await
             {
@@ -125,14 +134,12 @@ pub(super) fn ledger(path: &Path, rows: usize) -> Result<usize> {
         let there = ledger.stats().rows;
         ensure!(there == rows as u64, "{rows} rows were written, {there} are there");
         ledger.close().await;
-        Ok(instances)
+        Ok(())
     })
 }
 
 fn operations(rows: usize) -> impl Iterator<Item = Operation> {
-    let clients = rows.min(CLIENTS);
-    let spare = (rows / (2 * clients)).clamp(1, SPARE);
-    let own = clients * spare;
+    let (clients, own) = (rows.min(CLIENTS), first_other(rows));
     (0..rows).map(move |number| {
         if number < own {
             worker(number, number % clients)

@@ -16,6 +16,11 @@ pub(super) fn post(out: &mut Vec<u8>, path: &str, token: &str, body: &str) {
     out.extend_from_slice(body.as_bytes());
 }
 
+/// A request without a body.
+pub(super) fn get(path: &str, token: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {token}\r\n\r\n").into_bytes()
+}
+
 /// A whole answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer<'a> {
