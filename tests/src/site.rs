@@ -124,6 +124,22 @@ impl Site {
         Ok(())
     }
 
+    /// Makes the root a file system of 24 MiB, which is unmounted with the site; false where only root may mount.
+    ///
+    /// # Errors
+    /// The folder can't be made.
+    pub fn small_disk(&self) -> Result<bool> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(false);
+        }
+        std::fs::create_dir_all(self.root())?;
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=24m,mode=0700", "warmhold-test"])
+            .arg(self.root())
+            .status()?;
+        Ok(mounted.success())
+    }
+
     /// Starts a daemon on a free loopback port.
     ///
     /// # Errors

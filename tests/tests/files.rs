@@ -141,19 +141,6 @@ fn a_root_that_cannot_be_one() -> Result<()> {
     Ok(())
 }
 
-/// A small file system as the root; unmounted with the site.
-fn small_disk(site: &Site) -> Result<bool> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(false);
-    }
-    fs::create_dir_all(site.root())?;
-    let mounted = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=24m,mode=0700", "warmhold-test"])
-        .arg(site.root())
-        .status()?;
-    Ok(mounted.success())
-}
-
 /// Takes all that is left of the disk.
 fn fill(root: &Path) -> Result<PathBuf> {
     use std::io::Write as _;
@@ -168,7 +155,7 @@ fn fill(root: &Path) -> Result<PathBuf> {
 #[test]
 fn a_full_disk() -> Result<()> {
     let site = Site::for_test()?;
-    if !small_disk(&site)? {
+    if !site.small_disk()? {
         println!("skipped: only root mounts a small disk");
         return Ok(());
     }

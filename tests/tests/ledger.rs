@@ -133,6 +133,70 @@ fn rows_come_into_a_daemon_that_serves_and_move_to_another_machine() {
     done(to.run(&["ledger", "check"]).unwrap());
 }
 
+/// How many rows the root's ledger has, by a check that finds nothing wrong; none where there is no ledger.
+fn sound(site: &Site) -> Option<u64> {
+    let ran = site.run(&["ledger", "check", "--json"]).unwrap();
+    if ran.code == 2 && ran.stderr.starts_with("error[ledger-absent]") {
+        return None;
+    }
+    done(ran).json().unwrap().get("rows").and_then(Value::as_u64)
+}
+
+#[test]
+fn an_import_that_is_killed_is_whole_or_not_there() {
+    const ROWS: usize = 6_000;
+    let site = Site::for_test().unwrap();
+    let file = site.folder().join("ledger.json");
+    write_rows(&file, ROWS);
+    let mut patience = 1;
+    let mut killed = 0;
+    loop {
+        let mut child = site.spawn(&["ledger", "import", file.to_str().unwrap()]).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(patience));
+        child.kill().unwrap();
+        let ran = Ran::end_of(child).unwrap();
+        match sound(&site) {
+            // What a killed one left is no hindrance to the next.
+            None | Some(0) => assert_ne!(ran.code, 0, "{ran:?}"),
+            Some(rows) => {
+                assert_eq!(rows, ROWS as u64, "a part of it");
+                break;
+            }
+        }
+        killed += 1;
+        patience += 1 + patience / 4;
+    }
+    assert!(killed > 0);
+    assert_eq!(items(&export(&site)).len(), ROWS);
+}
+
+#[test]
+fn on_a_full_disk_nothing_is_half_made() {
+    let site = Site::for_test().unwrap();
+    if !site.small_disk().unwrap() {
+        println!("skipped: only root mounts a small disk");
+        return;
+    }
+    let (large, small) = (site.folder().join("large.json"), site.folder().join("small.json"));
+    write_rows(&large, 100_000);
+    write_rows(&small, 20_000);
+    let ran = site.run(&["ledger", "import", large.to_str().unwrap()]).unwrap();
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.starts_with("error[ledger-failed]") && ran.stderr.contains("help: make room"), "{ran:?}");
+    assert_eq!(sound(&site), Some(0));
+    done(site.run(&["ledger", "import", small.to_str().unwrap()]).unwrap());
+    // The copy doesn't fit beside it.
+    let copies = site.root().join("copies");
+    std::fs::create_dir(&copies).unwrap();
+    for command in ["backup", "export"] {
+        let ran = site.run(&["ledger", command, copies.join("copy").to_str().unwrap()]).unwrap();
+        assert_eq!(ran.code, 2, "{ran:?}");
+        assert!(ran.stderr.starts_with("error[") && ran.stderr.contains("help: "), "{ran:?}");
+    }
+    assert_eq!(std::fs::read_dir(&copies).unwrap().count(), 0, "something half-made was left");
+    assert_eq!(sound(&site), Some(20_000));
+}
+
 /// A figure of a process's memory, KiB.
 fn memory(pid: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
