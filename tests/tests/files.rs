@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use warmhold_tests::{Client, Site, items, text, until};
 
 /// Every file below a folder with its bytes, but for SQLite's index of its log, which holds nothing of its own.
