@@ -46,7 +46,8 @@ pub struct RequestLimits {
     pub body: usize,
     /// Bytes of a policy.
     pub policy: usize,
-    /// Bytes of all large bodies that are in memory at the same time. The next one waits for its turn.
+    /// Bytes of all large bodies that are in memory at the same time, JSON counted as what it takes when it is read. The
+    /// next one waits for its turn.
     pub bodies: usize,
     /// For a JSON body to arrive; a policy has four times as long.
     pub body_time: Duration,

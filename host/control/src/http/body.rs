@@ -15,6 +15,8 @@ use warmhold_ledger::json::{self, Duplicates};
 
 /// Up to so many bytes a body counts for nothing: as many connections as there may be have room for one each.
 const SMALL: usize = 64 << 10;
+/// So many times its bytes a JSON body may take when it is read: `[0,0,…]` does, in values of their own.
+const UNFOLDED: usize = 8;
 /// The unit in which room is counted, bytes.
 const UNIT: usize = 1 << 10;
 
@@ -32,12 +34,17 @@ impl Room {
     }
 
     /// Waits until there is room for a body of at most so many bytes; None where it needs none.
-    async fn take(&self, bytes: usize, time: Duration) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+    async fn take(
+        &self,
+        bytes: usize,
+        unfolded: usize,
+        time: Duration,
+    ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
         if bytes <= SMALL {
             return Ok(None);
         }
         // One that is larger than the whole room has it for itself.
-        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(self.all);
+        let units = u32::try_from(bytes.saturating_mul(unfolded).div_ceil(UNIT)).unwrap_or(u32::MAX).min(self.all);
         match tokio::time::timeout(time, Arc::clone(&self.free).acquire_many_owned(units)).await {
             // Never closed, so that can't fail.
             Ok(taken) => Ok(taken.ok()),
@@ -57,7 +64,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Reads a JSON body.
 pub(super) async fn read_json(exchange: &mut Exchange) -> Result<Value, ApiError> {
     let limits = exchange.control.options.limits;
-    let bytes = read(exchange, limits.body, limits.body_time).await?;
+    let bytes = read(exchange, limits.body, UNFOLDED, limits.body_time).await?;
     parse(&bytes)
 }
 
@@ -75,7 +82,7 @@ pub(super) async fn read_typed<T: DeserializeOwned>(
     code: &'static str,
 ) -> Result<T, ApiError> {
     let limits = exchange.control.options.limits;
-    let bytes = read(exchange, limits.body, limits.body_time).await?;
+    let bytes = read(exchange, limits.body, UNFOLDED, limits.body_time).await?;
     let value = if bytes.is_empty() { Value::Object(Map::new()) } else { parse(&bytes)? };
     if !value.is_object() {
         return Err(ApiError::bad_request(code, "the body must be a JSON object"));
@@ -86,7 +93,7 @@ pub(super) async fn read_typed<T: DeserializeOwned>(
 /// Reads a policy.
 pub(super) async fn read_component(exchange: &mut Exchange) -> Result<Bytes, ApiError> {
     let limits = exchange.control.options.limits;
-    read(exchange, limits.policy, limits.body_time * 4).await
+    read(exchange, limits.policy, 1, limits.body_time * 4).await
 }
 
 fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
@@ -95,7 +102,7 @@ fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
     json::parse(text, Duplicates::LastWins).map_err(|error| ApiError::bad_request("invalid-json", error.to_string()))
 }
 
-async fn read(exchange: &mut Exchange, limit: usize, time: Duration) -> Result<Bytes, ApiError> {
+async fn read(exchange: &mut Exchange, limit: usize, unfolded: usize, time: Duration) -> Result<Bytes, ApiError> {
     let too_large =
         || ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", format!("a body here has at most {limit} bytes"));
     let announced = exchange.head.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
@@ -108,7 +115,7 @@ async fn read(exchange: &mut Exchange, limit: usize, time: Duration) -> Result<B
     let expected = announced.and_then(|length| usize::try_from(length).ok()).unwrap_or(limit);
     // A body without a length has none where there is nothing to come: the usual case of a request without one.
     if !http_body::Body::is_end_stream(&body) {
-        exchange.room = exchange.control.bodies.take(expected, time).await?;
+        exchange.room = exchange.control.bodies.take(expected, unfolded, time).await?;
     }
     let collected = tokio::time::timeout(time, Limited::new(&mut body, limit).collect()).await.map_err(|_| {
         ApiError::new(
