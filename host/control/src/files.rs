@@ -5,6 +5,7 @@ use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// More than any of these files needs; a larger one isn't read.
 const MAX_BYTES: u64 = 1 << 20;
@@ -98,8 +99,7 @@ pub(crate) struct Lock {
 impl Lock {
     /// Waits for the lock of `path`, whose file is `path` with `.lock` added.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
-        let lock = sibling(path, "", ".lock");
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(lock)?;
+        let file = Self::file(path)?;
         loop {
             match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
                 Ok(()) => return Ok(Self { _file: file }),
@@ -107,6 +107,28 @@ impl Lock {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// As [`Lock::of`], but gives up with `TimedOut`: for files that others hold too, who may be stopped while they do.
+    pub(crate) fn within(path: &Path, wait: Duration) -> io::Result<Self> {
+        let file = Self::file(path)?;
+        let end = Instant::now() + wait;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self { _file: file }),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn file(path: &Path) -> io::Result<File> {
+        let lock = sibling(path, "", ".lock");
+        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(lock)
     }
 }
 

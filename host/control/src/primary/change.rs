@@ -9,7 +9,10 @@ use crate::files::{self, Content, Lock, Replace, Stamp};
 use crate::machine::{MachineName, is_holder};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long a change waits for another one of ours, which takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The document stays as it is.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +85,12 @@ pub enum ChangeError {
         /// The document.
         path: PathBuf,
     },
+    /// Another process holds its lock, and doesn't let go.
+    #[error("{}: another process is changing it and doesn't end", path.display())]
+    Busy {
+        /// The document.
+        path: PathBuf,
+    },
     /// The system refuses.
     #[error("{}: {source}", path.display())]
     Io {
@@ -108,6 +117,7 @@ impl ChangeError {
             Self::Name { .. } => "invalid-holder",
             Self::Exhausted => "generation-exhausted",
             Self::Raced { .. } => "primary-raced",
+            Self::Busy { .. } => "primary-busy",
             Self::Io { .. } => "primary-unwritable",
         }
     }
@@ -144,8 +154,17 @@ impl Change<'_> {
     /// # Errors
     /// See [`ChangeError`]; nothing was written.
     pub fn make(self, path: &Path, machine: &MachineName) -> Result<Changed, ChangeError> {
+        self.make_within(path, machine, PATIENCE)
+    }
+
+    fn make_within(self, path: &Path, machine: &MachineName, wait: Duration) -> Result<Changed, ChangeError> {
         self.name_fits(machine)?;
-        let _lock = Lock::of(path).map_err(io_error(path))?;
+        // Behind a link lies the document that everybody reads: a new file in the link's place would part them.
+        let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let _lock = Lock::within(path, wait).map_err(|source| match source.kind() {
+            io::ErrorKind::TimedOut => ChangeError::Busy { path: path.to_owned() },
+            _ => io_error(path)(source),
+        })?;
         let (reading, content) = read_kept(path);
         let changed = self.decide(path, machine, reading)?;
         match content {
@@ -392,5 +411,32 @@ mod tests {
         let result = replace(&path, &next("m2", 1, State::Held).unwrap(), &content.unwrap());
         assert_eq!(result.unwrap_err().code(), "primary-raced");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), foreign);
+    }
+
+    #[test]
+    fn a_link_stays_one_and_its_target_is_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("p.json"), folder.path().join("link"));
+        claim(&path, &name("m1")).unwrap();
+        std::os::unix::fs::symlink("p.json", &link).unwrap();
+        assert_eq!(hand_off(&link, &name("m1"), "m2").unwrap().generation, 2);
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(read(&path), read(&link));
+        assert!(!folder.path().join("link.lock").exists(), "one document has one lock");
+        // A link to nothing isn't nothing: whoever made it meant something by it.
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(Change::Claim.make(&link, &name("m1")).unwrap_err().code(), "primary-raced");
+    }
+
+    #[test]
+    fn who_holds_the_lock_and_does_not_end_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.json");
+        let held = Lock::of(&path).unwrap();
+        let claim = || Change::Claim.make_within(&path, &name("m1"), Duration::from_millis(20));
+        assert_eq!(claim().unwrap_err().code(), "primary-busy");
+        assert_eq!(read(&path), Reading::Absent);
+        drop(held);
+        assert_eq!(claim().unwrap().after.generation, 1);
     }
 }

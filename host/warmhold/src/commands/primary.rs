@@ -145,6 +145,7 @@ fn refused(error: &ChangeError) -> CliError {
         ChangeError::Name { .. } => "names of holders are such as build-07",
         ChangeError::Exhausted => "this document was not written by these commands: see what did",
         ChangeError::Raced { .. } => "look at it with `warmhold primary show`, and decide again",
+        ChangeError::Busy { .. } => "see who has its lock file open (`fuser FILE.lock`), and try again",
         ChangeError::Io { .. } => "the folder must be there, and this user must be able to write in it",
     };
     let report = match error {
