@@ -445,6 +445,9 @@ pub enum LedgerCommand {
         /// Replace a file that is there
         #[arg(long)]
         force: bool,
+        /// Say as JSON what was written to the file
+        #[arg(long)]
+        json: bool,
     },
     /// Put the rows of a `ledger.json` into a ledger that has none: all of them, or nothing
     #[command(

@@ -20,17 +20,21 @@ pub(super) fn run(global: &Global, command: &LedgerCommand) -> Result<Exit, CliE
     let root = super::root(global)?;
     let ledger = root.join("control").join("ledger.sqlite3");
     match command {
-        LedgerCommand::Export { file, force } => out(&ledger, file, *force),
+        LedgerCommand::Export { file, force, json } => out(&ledger, file, *force, *json),
         LedgerCommand::Import { file, dry_run, json } => into(&ledger, file, *dry_run, *json),
         LedgerCommand::Check { file, json } => checked(file.as_ref().unwrap_or(&ledger), *json),
         LedgerCommand::Backup { file, force, json } => copy(&ledger, file, *force, *json),
     }
 }
 
-fn out(ledger: &Path, file: &Path, force: bool) -> Result<Exit, CliError> {
+fn out(ledger: &Path, file: &Path, force: bool, json: bool) -> Result<Exit, CliError> {
     if file != Path::new("-") {
         let counted = export(ledger, Target::File { path: file, replace: force }).map_err(|error| not_taken(&error))?;
-        print(&format!("{}: {}\n", file.display(), rows(&counted)))?;
+        if json {
+            print_json(&json!({"file": file.to_string_lossy(), "rows": counted.rows, "kinds": counted.kinds}))?;
+        } else {
+            print(&format!("{}: {}\n", file.display(), rows(&counted)))?;
+        }
         return Ok(Exit::Done);
     }
     let mut stdout = std::io::stdout().lock();

@@ -43,7 +43,8 @@ fn in_and_out_again_is_the_same_file() {
     assert_eq!(fs::metadata(&out).expect("there").permissions().mode() & 0o777, 0o600, "it holds lease ids");
     let ran = world.run(&["ledger", "export", "out.json"]).exits(2);
     assert!(ran.stderr.starts_with("error[file-exists]: out.json") && ran.stderr.contains("--force"), "{}", ran.stderr);
-    world.run(&["ledger", "export", "out.json", "--force"]).exits(0);
+    let done = world.run(&["ledger", "export", "out.json", "--force", "--json"]).exits(0).json();
+    assert_eq!(done, json!({"file": "out.json", "rows": 4, "kinds": {"image": 2, "pod-worker-lease": 2}}));
     for arguments in [&["ledger", "import", "out.json"][..], &["ledger", "import", "out.json", "--dry-run"]] {
         let ran = world.run(arguments).exits(1);
         assert!(ran.stderr.starts_with("error[ledger-not-empty]: ") && ran.stderr.contains("4 rows"), "{}", ran.stderr);
