@@ -11,6 +11,7 @@ mod http;
 mod listen;
 mod machine;
 pub mod primary;
+mod request_id;
 mod server;
 mod tokens;
 

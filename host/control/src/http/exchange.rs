@@ -5,6 +5,7 @@ use super::answer::Answer;
 use super::figures::NO_ROUTE;
 use super::uri;
 use crate::error::{ApiError, Help};
+use crate::request_id;
 use axum::body::Body;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response, header};
@@ -62,7 +63,7 @@ impl Exchange {
             room: None,
             peer,
             started,
-            id: uuid::Uuid::new_v4().to_string(),
+            id: request_id::next().to_string(),
             primary: None,
             shown: None,
             caller: None,

@@ -3,6 +3,7 @@
 use super::seats::End;
 use crate::error::{ApiError, Help};
 use crate::http::Figures;
+use crate::request_id;
 use axum::body::Body;
 use http::{HeaderValue, Response, StatusCode, header};
 use std::time::Duration;
@@ -50,7 +51,7 @@ impl Refusal {
 
     fn new(error: ApiError, figures: &Figures) -> Self {
         figures.refused(&error.code);
-        let refusal = Self { error, id: uuid::Uuid::new_v4().to_string() };
+        let refusal = Self { error, id: request_id::next().to_string() };
         let Self { error, id } = &refusal;
         tracing::debug!(request = %id, status = error.status.as_u16(), code = %error.code, "a connection was ended");
         refusal
