@@ -108,7 +108,7 @@ impl Ledger {
     }
 
     /// Looks whether the ledger's file is whole and of a schema that this version knows, and changes nothing; none when
-    /// there is no file. May be asked while daemons have it open. Blocks as [`Ledger::open`] does.
+    /// there is no file. May be asked while daemons have it open: their writes go on. Blocks as [`Ledger::open`] does.
     ///
     /// # Errors
     /// Those of [`Ledger::open`].
@@ -117,10 +117,6 @@ impl Ledger {
         if !path.exists() {
             return Ok(None);
         }
-        let io = |source| OpenError::Io { path: path.to_owned(), source };
-        let turnstile = Turnstile::open(&beside(path, "-turn")).map_err(io)?;
-        let turn = turnstile.take_within(PATIENCE).map_err(io)?;
-        let _turn = turn.ok_or_else(|| OpenError::Busy { path: path.to_owned() })?;
         schema::inspect(path).map(Some)
     }
 
@@ -314,16 +310,17 @@ pub(crate) fn open_store(path: &Path, tombstones: u64) -> Result<Store, OpenErro
         return Err(OpenError::NetworkFileSystem { path: path.to_owned(), kind });
     }
     make_folder(folder).map_err(io(folder))?;
+    // Before the turn is taken: other daemons write while all that they have written is read here.
+    if path.exists() {
+        schema::inspect(path)?;
+    }
     let turnstile = beside(path, "-turn");
     let turnstile = Turnstile::open(&turnstile).map_err(io(&turnstile))?;
     let turn = turnstile.take_within(PATIENCE).map_err(io(path))?;
     let turn = turn.ok_or_else(|| OpenError::Busy { path: path.to_owned() })?;
     match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            schema::inspect(path)?;
-        }
-        Err(error) => return Err(io(path)(error)),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(path)(error)),
+        _ => {}
     }
     let failed = |source| OpenError::sqlite(path, source);
     let mut connection = schema::open_writer(path).map_err(failed)?;

@@ -1,6 +1,7 @@
 //! The ledger's file: what is in it, and when it may be opened.
 
 use crate::row::{Kind, Row};
+use crate::still::Still;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::collections::BTreeMap;
@@ -168,24 +169,24 @@ pub struct Inspection {
     pub records: u64,
 }
 
-/// Looks at a file that exists, without changing it: read-only, and without a checkpoint at the end. Needs the turn.
+/// Looks at a file that exists, without changing it, and without holding up who writes it.
 ///
 /// # Errors
 /// It may not be opened for writing.
 pub(crate) fn inspect(path: &Path) -> Result<Inspection, OpenError> {
-    match inspect_with(path) {
+    match Still::open(path) {
         // A journal that was left by a crash while the file was being made; only a writer can play it back.
         Err(OpenError::Sqlite { source, .. }) if source.sqlite_error_code() == Some(ErrorCode::ReadOnly) => {
             Ok(Inspection::default())
         }
-        other => other,
+        still => inspect_still(&still?, path),
     }
 }
 
-fn inspect_with(path: &Path) -> Result<Inspection, OpenError> {
+fn inspect_still(still: &Still, path: &Path) -> Result<Inspection, OpenError> {
     let failed = |source| OpenError::sqlite(path, source);
-    let reader = open_inspector(path).map_err(failed)?;
-    let mut found = Inspection { schema: version(&reader, path)?, ..Inspection::default() };
+    let reader = still.connection();
+    let mut found = Inspection { schema: still.schema, ..Inspection::default() };
     if found.schema == 0 {
         return Ok(found);
     }

@@ -335,6 +335,24 @@ async fn a_check_finds_torn_pages_and_refuses_what_is_no_ledger() {
 }
 
 #[tokio::test]
+async fn who_looks_holds_up_nobody() {
+    let case = Case::new();
+    let ledger = lived_in(&case).await;
+    let still = crate::still::Still::open(&case.path()).unwrap();
+    let rows = || still.connection().query_row("SELECT count(*) FROM row", [], |row| row.get::<_, i64>(0)).unwrap();
+    let before = rows();
+    ledger.done(owned(plain(instance("meanwhile")))).await;
+    // Another daemon may even start, and all that it writes is behind what is looked at.
+    let second = case.open();
+    second.done(owned(plain(instance("and-more")))).await;
+    assert_eq!(rows(), before);
+    drop(still);
+    assert_eq!(sound(&case.path()).rows, u64::try_from(before).unwrap() + 2);
+    second.close().await;
+    ledger.close().await;
+}
+
+#[tokio::test]
 async fn a_look_leaves_nothing_behind() {
     let case = Case::new();
     lived_in(&case).await.close().await;
