@@ -35,7 +35,8 @@ pub struct Options {
     pub primary: Arc<dyn Primary>,
     /// How many writes may wait.
     pub queue: usize,
-    /// How long the host's own writes (quarantine, records) may wait for the lock.
+    /// How long the host's own writes (quarantine, records) may wait for the lock; and how long any write is waited for
+    /// beyond its deadline once it has been begun.
     pub wait: Duration,
     /// Limits of what may be written.
     pub bounds: Bounds,
@@ -219,8 +220,11 @@ impl Ledger {
         match tokio::time::timeout_at(deadline.into(), &mut result).await {
             Ok(outcome) => received(outcome),
             Err(_) if self.inner.queue.withdraw(ticket) => Err(ApplyError::Busy),
-            // The writer has it: whether it will be durable is not ours to guess.
-            Err(_) => received(result.await),
+            // The writer has it: whether it will be durable is not ours to guess, so it is waited for, but not for ever.
+            Err(_) => tokio::time::timeout(self.inner.wait, result).await.map_or_else(
+                |_| Err(ApplyError::Uncertain("the writer doesn't come to an end with it".into())),
+                received,
+            ),
         }
     }
 

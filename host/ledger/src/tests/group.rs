@@ -1,6 +1,6 @@
 //! One writer, many who wait: what they share and what they don't.
 
-use super::gate::{Part, asked, gated, together, wait_for_waiting};
+use super::gate::{Gate, Part, asked, gated, together, wait_for_waiting};
 use super::policy::{Reference, verdict};
 use super::support::*;
 use crate::*;
@@ -378,6 +378,25 @@ async fn a_fault_of_the_hosts_own_costs_one_group_and_not_the_writer() {
     ledger.done(plain(beat("before", "{}"))).await;
     ledger.done(plain(instance("after"))).await;
     assert_eq!(ledger.row(&worker_row_id("w1")).unwrap(), None);
+    ledger.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_that_hangs_is_not_waited_for_without_end() {
+    let case = Case::new();
+    let gate = Arc::new(Gate::default());
+    let options = Options { decider: gate.clone(), wait: Duration::from_millis(50), ..case.options() };
+    let ledger = Ledger::open(&case.path(), options).unwrap();
+    let held = gate.arm();
+    let submission = Submission { deadline: Instant::now() + Duration::from_millis(50), ..plain(instance("i1")) };
+    let told = ledger.apply(submission).await.unwrap_err();
+    assert_eq!(told.code(), "uncertain");
+    held.entered();
+    held.go();
+    // And it was indeed made, in the end.
+    while ledger.row("i1").unwrap().is_none() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     ledger.close().await;
 }
 
