@@ -12,11 +12,17 @@ use crate::machine::MachineName;
 use parking_lot::{Mutex, RwLock};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 use warmhold_ledger::{Primary, PrimaryView};
 
 /// How old a cached view may be when the document's stamp stays the same.
 const MAX_AGE: Duration = Duration::from_secs(10);
+/// How long a look at a document on a file system that may block takes at most; then it reads as unknown.
+const LOOK: Duration = Duration::from_secs(5);
+/// So many looks at such a document at the same time. When it hangs each of them holds a thread.
+const LOOKS: usize = 16;
 
 /// A view and what it was read from.
 struct Measured {
@@ -48,8 +54,12 @@ impl Seen {
 pub struct PrimarySource {
     document: Option<PathBuf>,
     machine: MachineName,
-    /// Whether the document may lie on a file system that blocks for long.
-    foreign: bool,
+    /// Turns at a document that may lie on a file system that blocks for long; None where it can't.
+    foreign: Option<Arc<Semaphore>>,
+    /// A look at it doesn't end: until it does, nothing is known, and nobody else waits for the same.
+    hangs: AtomicBool,
+    /// See [`LOOK`].
+    patience: Duration,
     cached: RwLock<Option<Arc<Measured>>>,
     /// Held while one reader fills the cache; the others wait for its result.
     filling: tokio::sync::Mutex<()>,
@@ -108,7 +118,9 @@ impl PrimarySource {
         Self {
             document,
             machine,
-            foreign,
+            hangs: AtomicBool::new(false),
+            patience: LOOK,
+            foreign: foreign.then(|| Arc::new(Semaphore::new(LOOKS))),
             cached: RwLock::new(None),
             filling: tokio::sync::Mutex::new(()),
             fenced: Mutex::new(None),
@@ -138,7 +150,7 @@ impl PrimarySource {
     /// The cached view; None when no document is configured.
     pub async fn view(self: &Arc<Self>) -> Option<PrimaryView> {
         self.document.as_ref()?;
-        if let Some(view) = self.look(|source| source.cached_view()).await? {
+        if let Some(view) = self.look(|source| source.cached_view()).await {
             return Some(view);
         }
         let _filling = self.filling.lock().await;
@@ -146,23 +158,62 @@ impl PrimarySource {
             // Whoever waited finds what the one before has read.
             source.cached_view().or_else(|| source.fill())
         })
-        .await?
+        .await
     }
 
     /// The document as it is now; None when none is configured.
     pub async fn fresh(self: &Arc<Self>) -> Option<PrimaryView> {
         self.document.as_ref()?;
-        self.look(|source| source.measure().map(|measured| measured.view)).await?
+        self.look(|source| source.measure().map(|measured| measured.view)).await
     }
 
-    /// Looks at the file system: at once where it is this machine's own small file, else on a thread that may block.
-    async fn look<T: Send + 'static>(self: &Arc<Self>, look: impl FnOnce(&Self) -> T + Send + 'static) -> Option<T> {
-        if !self.foreign {
-            return Some(look(self));
+    /// Looks at the file system: at once where it is this machine's own small file, else on a thread that may block. A look
+    /// that takes too long finds that nothing is known.
+    async fn look(
+        self: &Arc<Self>,
+        look: impl FnOnce(&Self) -> Option<PrimaryView> + Send + 'static,
+    ) -> Option<PrimaryView> {
+        let Some(turns) = &self.foreign else { return look(self) };
+        if self.hangs.load(Ordering::SeqCst) {
+            return Some(unknown());
         }
         let source = Arc::clone(self);
-        // It fails only when the runtime ends; then nobody waits for the answer.
-        tokio::task::spawn_blocking(move || look(&source)).await.ok()
+        // True from when a thread has been given the look until it comes back.
+        let looks = Arc::new(AtomicBool::new(false));
+        let looking = Arc::clone(&looks);
+        let looked = async {
+            let turn = Arc::clone(turns).acquire_owned().await;
+            looking.store(true, Ordering::SeqCst);
+            tokio::task::spawn_blocking(move || {
+                let view = look(&source);
+                looking.store(false, Ordering::SeqCst);
+                source.hangs.store(false, Ordering::SeqCst);
+                drop(turn);
+                view
+            })
+            .await
+        };
+        match tokio::time::timeout(self.patience, looked).await {
+            // It fails only when the runtime ends; then nobody waits for the answer.
+            Ok(looked) => looked.unwrap_or_else(|_| Some(unknown())),
+            Err(_) => {
+                self.tell(&format!("it can't be read within {} s", self.patience.as_secs_f32()));
+                self.hangs.store(true, Ordering::SeqCst);
+                // In this order, or a look that came back just now would have said so before it could be heard.
+                if !looks.load(Ordering::SeqCst) {
+                    self.hangs.store(false, Ordering::SeqCst);
+                }
+                Some(unknown())
+            }
+        }
+    }
+
+    /// Logs why the document can't be measured. Every worker route reads it anew: the same fault is told once.
+    fn tell(&self, why: &str) {
+        let Some(document) = self.document() else { return };
+        if self.told.lock().replace(why.to_owned()).as_deref() != Some(why) {
+            tracing::warn!(document = %document.display(), why, "the primary document can't be measured");
+        }
     }
 
     fn cached_view(&self) -> Option<PrimaryView> {
@@ -200,10 +251,7 @@ impl PrimarySource {
             }
             Reading::Absent => unknown(),
             Reading::Unmeasured(why) => {
-                // Every worker route reads it anew: the same fault is told once.
-                if self.told.lock().replace(why.clone()).as_ref() != Some(&why) {
-                    tracing::warn!(document = %path.display(), why, "the primary document can't be measured");
-                }
+                self.tell(&why);
                 unknown()
             }
         };
@@ -322,6 +370,32 @@ mod tests {
         let path = folder.path().join("x");
         assert_eq!(PrimarySource::external(path, name.clone()).unwrap_err().code(), "invalid-holder");
         assert_eq!(PrimarySource::own(folder.path(), name).unwrap_err().code(), "invalid-holder");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_document_that_hangs_is_unknown_until_it_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lease.json");
+        replace(&path, &doc("m1", 3));
+        let mut source = PrimarySource::external(path, m1()).unwrap();
+        source.patience = Duration::from_millis(50);
+        let source = Arc::new(source);
+        assert!(source.view().await.unwrap().known);
+        // A file system that doesn't answer, which no test can have: a look that doesn't end.
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let hanging = source.look(move |source| {
+            let _ = wait.recv();
+            source.cached_view()
+        });
+        assert_eq!(hanging.await, Some(unknown()));
+        for _ in 0..100 {
+            assert_eq!((source.view().await, source.fresh().await), (Some(unknown()), Some(unknown())));
+        }
+        go.send(()).unwrap();
+        while !source.view().await.unwrap().known {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(source.fresh().await.unwrap().held_here);
     }
 
     #[tokio::test(flavor = "multi_thread")]
