@@ -275,6 +275,9 @@ pub(crate) fn open_writer(path: &Path) -> rusqlite::Result<Connection> {
         )));
     }
     connection.pragma_update(None, "synchronous", "FULL")?;
+    // What a savepoint would undo is kept in memory: in files (SQLite's default beyond 64 KiB) it cost more writes than the
+    // log itself, one file a group.
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
     connection.pragma_update(None, "journal_size_limit", 16 * 1024 * 1024)?;
     connection.set_prepared_statement_cache_capacity(32);
     connection.busy_timeout(Duration::ZERO)?;
