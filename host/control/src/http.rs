@@ -160,6 +160,7 @@ impl Control {
             Err(refused) => Err(refused),
         };
         let answer = answer.unwrap_or_else(|error| Answer::refusal(&error, &exchange.id, exchange.help));
+        body::leave(&mut exchange).await;
         exchange.finish(answer)
     }
 

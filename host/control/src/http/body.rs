@@ -134,6 +134,17 @@ async fn read(exchange: &mut Exchange, limit: usize, unfolded: usize, time: Dura
     }
 }
 
+/// Takes in the body of a request that was answered without it. A client that sends head and body apart has its answer
+/// before it has sent everything; closing the connection then would fail its next request on it, if not this one.
+pub(super) async fn leave(exchange: &mut Exchange) {
+    let Some(mut body) = exchange.body.get_mut().take() else { return };
+    // Who asks whether to send it is answered by the refusal itself; to read on would be to ask for it.
+    if http_body::Body::is_end_stream(&body) || exchange.head.headers.contains_key(header::EXPECT) {
+        return;
+    }
+    let _ = tokio::time::timeout(PAUSE, discard(&mut body, SMALL)).await;
+}
+
 /// Takes in what a client sends beyond the limit, up to so many bytes and as long as it keeps coming. Many clients look
 /// for an answer only when they have sent everything, and would find a broken connection instead.
 async fn discard(body: &mut Body, mut bytes: usize) {

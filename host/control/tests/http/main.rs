@@ -23,6 +23,7 @@ mod primary;
 mod ready;
 mod services;
 mod tokens;
+mod unread;
 
 use serde_json::{Value, json};
 use support::client::{Ask, Reply, ask};
