@@ -78,8 +78,10 @@ pub fn check(path: &Path, bounds: &Bounds) -> Result<Checked, OpenError> {
     let still = Still::open(path)?;
     let mut checked = Checked { schema: still.schema, ..Checked::default() };
     if still.schema == 0 {
-        let found = "an empty file: the next start makes it a ledger".to_owned();
-        checked.parts.push(Part { found, ..Part::new("schema") });
+        let mut part = Part::new("schema");
+        // A start that died while it made the file leaves this; so does whatever emptied a ledger.
+        part.fault("the file is empty: there is no ledger in it, and the next start makes a new one");
+        checked.parts.push(part);
         return Ok(checked);
     }
     let connection = still.connection();

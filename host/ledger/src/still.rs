@@ -22,7 +22,11 @@ impl Still {
             let path = path.to_owned();
             move |source| OpenError::Io { path, source }
         };
-        std::fs::metadata(path).map_err(io(path))?;
+        // SQLite would wait at a pipe, and find an empty database in a device.
+        if !std::fs::metadata(path).map_err(io(path))?.is_file() {
+            let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, "this is no regular file");
+            return Err(io(path)(source));
+        }
         // A file without a turnstile is nobody's ledger yet, such as a backup; none is left behind.
         let turnstile = beside(path, "-turn");
         let turn = if turnstile.exists() {

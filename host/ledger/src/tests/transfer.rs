@@ -329,7 +329,11 @@ async fn a_check_finds_torn_pages_and_refuses_what_is_no_ledger() {
     std::fs::remove_file(case.path()).unwrap();
     assert_eq!(check(&case.path(), &Bounds::default()).unwrap_err().code(), "ledger-io");
     std::fs::write(case.path(), b"").unwrap();
-    assert_eq!(sound(&case.path()).schema, 0);
+    let empty = faults(&case.path());
+    assert!(empty.contains("schema: the file is empty"), "{empty}");
+    for special in [case.folder.path(), Path::new("/dev/null")] {
+        assert_eq!(check(special, &Bounds::default()).unwrap_err().code(), "ledger-io");
+    }
     Connection::open(case.path()).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
     assert_eq!(check(&case.path(), &Bounds::default()).unwrap_err().code(), "ledger-foreign");
 }

@@ -76,7 +76,11 @@ fn not_opened(error: &OpenError) -> CliError {
 fn rows(counted: &Counted) -> String {
     let kinds: Vec<_> = counted.kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
     let kinds = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
-    format!("{} rows{kinds}", counted.rows)
+    format!("{}{kinds}", count(counted.rows, "row"))
+}
+
+fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 fn into(ledger: &Path, file: &Path, dry_run: bool, json: bool) -> Result<Exit, CliError> {
@@ -175,8 +179,8 @@ fn lines(checked: &Checked) -> String {
         }
     }
     let faults: u64 = checked.parts.iter().map(|part| part.count).sum();
-    let verdict = if faults == 0 { "nothing is wrong".to_owned() } else { format!("{faults} things are wrong") };
-    text.push_str(&format!("{} rows, {} records: {verdict}\n", checked.rows, checked.records));
+    let verdict = if faults == 0 { "nothing is wrong".to_owned() } else { count(faults, "fault") };
+    text.push_str(&format!("{}, {}: {verdict}\n", count(checked.rows, "row"), count(checked.records, "record")));
     text
 }
 
@@ -188,7 +192,8 @@ fn copy(ledger: &Path, file: &Path, force: bool, json: bool) -> Result<Exit, Cli
         }))?;
     } else {
         let name = file.display();
-        print(&format!("{name}: {} rows, {} records, {} bytes\n", copied.rows, copied.records, copied.bytes))?;
+        let (rows, records) = (count(copied.rows, "row"), count(copied.records, "record"));
+        print(&format!("{name}: {rows}, {records}, {} bytes\n", copied.bytes))?;
     }
     Ok(Exit::Done)
 }

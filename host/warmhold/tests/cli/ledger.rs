@@ -121,7 +121,7 @@ fn a_check_says_what_it_found() {
     assert!(edit.status.success(), "{edit:?}");
     let text = world.run(&["ledger", "check"]).exits(1).stdout;
     assert!(text.contains("FAIL  schema") && text.contains("the index row_kind is missing"), "{text}");
-    assert!(text.contains("attrs.leaseId is missing") && text.contains("2 things are wrong"), "{text}");
+    assert!(text.contains("attrs.leaseId is missing") && text.contains("2 rows, 0 records: 2 faults"), "{text}");
     let facts = world.run(&["ledger", "check", "--json"]).exits(1).json();
     assert_eq!(facts["sound"], json!(false));
     fs::write(&file, "not a database, but long enough to be looked at").expect("written");
