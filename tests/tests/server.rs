@@ -111,14 +111,12 @@ fn what_is_in_flight_ends_and_the_ledger_is_folded() {
     let mut stream = TcpStream::connect(address(&daemon)).unwrap();
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(&body.as_bytes()[..10]).unwrap();
-    // Its head is there when one that came later is answered.
     let client = Client::new(&daemon.url, &token);
-    until("the head arrived", || {
+    until("it is in hand, beside the question whether it is", || {
         let figures = client.request("GET", "/metrics", None, &[])?.text;
-        Ok(figures.lines().any(|line| line == "warmhold_http_connections 2").then_some(()))
+        Ok(figures.lines().any(|line| line == "warmhold_http_requests_in_hand 2").then_some(()))
     })
     .unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(200));
     drop(client);
     daemon.signal(Signal::TERM).unwrap();
     let address = address(&daemon).to_owned();

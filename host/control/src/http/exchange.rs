@@ -47,6 +47,7 @@ pub(super) struct Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
+        self.control.figures.in_hand.dec();
         if !self.answered {
             self.control.figures.abandoned(self.place);
             tracing::debug!(request = %self.id, peer = %self.peer, route = self.route, "its client went away");
@@ -56,6 +57,7 @@ impl Drop for Exchange {
 
 impl Exchange {
     pub(super) fn new(control: Arc<Control>, head: Parts, body: Body, peer: IpAddr, started: Instant) -> Self {
+        control.figures.in_hand.inc();
         Self {
             control,
             head,

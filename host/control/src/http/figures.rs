@@ -39,6 +39,8 @@ pub struct Figures {
     routes: Vec<OfRoute>,
     requests: IntCounterVec,
     refusals: IntCounterVec,
+    /// Requests in hand now.
+    pub(super) in_hand: IntGauge,
     /// What connections do.
     pub(crate) connections: Connections,
     queue: Histogram,
@@ -143,6 +145,7 @@ impl Figures {
                 path,
             })
             .collect();
+        let in_hand = making.keep(IntGauge::new("warmhold_http_requests_in_hand", "Requests that are answered now."));
         let connections = connections(&making);
         let queue = making.histogram(
             "warmhold_ledger_queue_seconds",
@@ -155,7 +158,7 @@ impl Figures {
             making.histogram("warmhold_ledger_commit_seconds", "How long a commit took, its sync in it.", COMMIT);
         let changes = making.histogram("warmhold_ledger_commit_changes", "How many changes a commit had.", CHANGES);
         let Making(registry) = making;
-        Arc::new(Self { registry, routes, requests, refusals, connections, queue, decision, commit, changes })
+        Arc::new(Self { registry, routes, requests, refusals, in_hand, connections, queue, decision, commit, changes })
     }
 
     /// A request was answered.

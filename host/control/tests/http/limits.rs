@@ -40,6 +40,20 @@ async fn bodies_are_bounded_whether_they_say_their_length_or_not() {
 }
 
 #[tokio::test]
+async fn a_policy_has_a_limit_of_its_own() {
+    assert_eq!((RequestLimits::default().body, RequestLimits::default().policy), (1 << 20, 64 << 20));
+    let limits = RequestLimits { policy: 3 << 20, ..RequestLimits::default() };
+    let (_root, running) = with(Setup { limits, ..Setup::default() }).await;
+    let load = |size: usize| {
+        let component = [b"\0asm".to_vec(), vec![0; size - 4]].concat();
+        ask(running.address, "POST", "/v1/policies/lease").with(&running.token("admin")).raw(component)
+    };
+    assert_eq!(load(3 << 20).send().await.status, 200, "larger than any other body");
+    assert_eq!(load((3 << 20) + 1).send().await.refusal(), (413, "too-large".into()));
+    assert_eq!(running.policies.loaded.lock().len(), 1);
+}
+
+#[tokio::test]
 async fn a_body_that_does_not_come_is_not_waited_for() {
     let limits = RequestLimits { body_time: Duration::from_millis(100), ..RequestLimits::default() };
     let (_root, running) = with(Setup { document: Document::Own, limits, ..Setup::default() }).await;
