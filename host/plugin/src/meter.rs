@@ -4,6 +4,10 @@
 //! reached only *asks* the meter. Guest time is the thread's processor time while the guest runs: an overloaded machine
 //! that doesn't get round to the guest costs the policy nothing. What the guest may not exceed whatever it waits for is
 //! the wall clock.
+//!
+//! The kernel counts as a thread's time also what a hypervisor took from the whole machine, 10 ms at once and more. So a
+//! guest is over its time only when it still runs a tick after that was noticed: one that was merely stopped is done by
+//! then.
 
 use crate::fault::Cause;
 use crate::limits::Limits;
@@ -27,6 +31,8 @@ pub(crate) struct Meter {
     mark: AtomicU64,
     /// Whether the guest runs (or is about to, when its thread is back); false while the host does something for it.
     in_guest: AtomicBool,
+    /// The guest time at which it was first seen to be over its limit, in nanoseconds; 0 while it wasn't.
+    noticed: AtomicU64,
     started: Instant,
     guest_ms: u32,
     wall_ms: u32,
@@ -46,6 +52,7 @@ impl Meter {
             spent: AtomicU64::new(0),
             mark: AtomicU64::new(thread_time()),
             in_guest: AtomicBool::new(true),
+            noticed: AtomicU64::new(0),
             started: Instant::now(),
             guest_ms: limits.guest_ms.get(),
             wall_ms: limits.wall_ms.get(),
@@ -94,8 +101,9 @@ impl Meter {
 
     /// The ticks that are left until a limit could be reached, or the limit that is.
     fn left(&self) -> Result<u64, Cause> {
-        let guest = Duration::from_millis(self.guest_ms.into()).saturating_sub(self.guest_time());
-        if guest.is_zero() {
+        let spent = self.guest_time();
+        let guest = Duration::from_millis(self.guest_ms.into()).saturating_sub(spent);
+        if guest.is_zero() && self.runs_on(spent) {
             return Err(Cause::Deadline { limit_ms: self.guest_ms });
         }
         let wall = Duration::from_millis(self.wall_ms.into()).saturating_sub(self.started.elapsed());
@@ -104,6 +112,18 @@ impl Meter {
         }
         let ticks = guest.min(wall).as_nanos().div_ceil(TICK.as_nanos());
         Ok(u64::try_from(ticks).unwrap_or(u64::MAX).max(1))
+    }
+
+    /// Whether a guest that is over its time has run on since that was noticed.
+    fn runs_on(&self, spent: Duration) -> bool {
+        let spent = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+        match self.noticed.load(Relaxed) {
+            0 => {
+                self.noticed.store(spent.max(1), Relaxed);
+                false
+            }
+            noticed => u128::from(spent.saturating_sub(noticed)) >= TICK.as_nanos() / 2,
+        }
     }
 
     /// Arms a store, before anything of its guest runs. A store that isn't armed traps at once, and one that was armed
@@ -163,7 +183,21 @@ mod tests {
         std::thread::sleep(Duration::from_millis(50));
         assert!(meter.left().is_ok());
         burn(Duration::from_millis(25));
+        assert_eq!(meter.left(), Ok(1), "it may have been stopped, and be done in a moment");
+        burn(TICK);
         assert_eq!(meter.left(), Err(Cause::Deadline { limit_ms: 20 }));
+    }
+
+    #[test]
+    fn time_that_was_taken_from_the_machine_ends_no_guest() {
+        let meter = Meter::start(&limits(20, 60_000));
+        // As the kernel counts it, that is all the thread's.
+        burn(Duration::from_millis(30));
+        assert_eq!(meter.left(), Ok(1));
+        // Stopped again, without having run in between.
+        assert_eq!(meter.left(), Ok(1));
+        burn(TICK);
+        assert!(meter.left().is_err(), "it does run");
     }
 
     #[test]
@@ -185,6 +219,8 @@ mod tests {
             burn(Duration::from_millis(10));
         }
         assert!(meter.guest_time() >= Duration::from_millis(40));
+        assert_eq!(meter.left(), Ok(1));
+        burn(TICK);
         assert!(meter.left().is_err());
     }
 
