@@ -194,9 +194,13 @@ fn on_a_full_disk_nothing_is_half_made() {
     for command in ["backup", "export"] {
         let ran = site.run(&["ledger", command, copies.join("copy").to_str().unwrap()]).unwrap();
         assert_eq!(ran.code, 2, "{ran:?}");
-        assert!(ran.stderr.starts_with("error[") && ran.stderr.contains("help: "), "{ran:?}");
+        assert!(ran.stderr.starts_with("error[file-unwritable]") && ran.stderr.contains("enough room"), "{ran:?}");
     }
     assert_eq!(std::fs::read_dir(&copies).unwrap().count(), 0, "something half-made was left");
+    // Nor does the copy that an export is made from.
+    let mut command = site.command(&["ledger", "export"]);
+    let ran: Ran = command.env("SQLITE_TMPDIR", &copies).env("TMPDIR", &copies).output().unwrap().into();
+    assert_eq!((ran.code, ran.stderr.contains("enough room")), (2, true), "{ran:?}");
     assert_eq!(sound(&site), Some(20_000));
 }
 

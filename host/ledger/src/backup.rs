@@ -6,8 +6,8 @@
 use crate::draft::{CopyError, Draft};
 use crate::schema::{self, OpenError};
 use crate::still::Still;
-use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, ErrorCode};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ pub fn backup(path: &Path, to: &Path, replace: bool) -> Result<BackedUp, CopyErr
     let mut copy = Connection::open_with_flags(draft.path(), open).map_err(failed)?;
     // Nobody else sees the draft, and it is thrown away on any failure: a journal would only be left behind.
     copy.pragma_update(None, "journal_mode", "OFF").map_err(failed)?;
-    copy_into(&still, &mut copy).map_err(failed)?;
+    copy_into(&still, &mut copy).map_err(|error| not_copied(path, to, error))?;
     drop(copy);
     drop(still);
     let checked = schema::inspect(draft.path())?;
@@ -65,4 +65,12 @@ pub(crate) fn copy_into(still: &Still, copy: &mut Connection) -> rusqlite::Resul
             _ => std::thread::sleep(Duration::from_millis(20)),
         }
     }
+}
+
+/// Why a copy isn't whole: there is no room for it, or something is wrong with the ledger.
+pub(crate) fn not_copied(ledger: &Path, to: &Path, error: rusqlite::Error) -> CopyError {
+    if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
+        return CopyError::writing(to, std::io::ErrorKind::StorageFull.into());
+    }
+    OpenError::sqlite(ledger, error).into()
 }

@@ -1,6 +1,6 @@
 //! The ledger as one JSON list, the original's `ledger.json`: out of a ledger, and into an empty one.
 
-use crate::backup::copy_into;
+use crate::backup::{copy_into, not_copied};
 use crate::draft::{CopyError, Draft};
 use crate::fence::{Bounds, Write as FenceWrite};
 use crate::file_system;
@@ -75,7 +75,8 @@ pub fn export(path: &Path, target: Target<'_>) -> Result<Counted, CopyError> {
     // An empty name is SQLite's for a file that is gone when it is closed.
     let mut copy = Connection::open("").map_err(failed)?;
     if still.schema > 0 {
-        copy_into(&still, &mut copy).map_err(failed)?;
+        // SQLite chooses the folder; this is what both ask for first.
+        copy_into(&still, &mut copy).map_err(|error| not_copied(path, &std::env::temp_dir(), error))?;
     }
     let empty = still.schema == 0;
     drop(still);

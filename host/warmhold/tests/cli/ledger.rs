@@ -156,3 +156,29 @@ fn a_backup_is_a_ledger_and_replaces_nothing_unasked() {
     let ran = world.run(&["--url", "http://127.0.0.1:1", "ledger", "check"]).exits(2);
     assert!(ran.stderr.starts_with("error[no-url-here]: "), "{}", ran.stderr);
 }
+
+/// Many real processes at once on a root that has no ledger yet.
+#[test]
+fn of_many_imports_one_is_made() {
+    let world = World::new();
+    write(&world, "ledger.json", &Value::Array((0..500).map(image).collect()));
+    let imports: Vec<_> = (0..5)
+        .map(|_| {
+            let mut command = world.command();
+            command.args(["ledger", "import", "ledger.json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().expect("started")
+        })
+        .collect();
+    let mut done = 0;
+    for import in imports {
+        let ended = import.wait_with_output().expect("ended");
+        let error = String::from_utf8_lossy(&ended.stderr).into_owned();
+        match ended.status.code() {
+            Some(0) => done += 1,
+            code => assert_eq!((code, error.starts_with("error[ledger-not-empty]: ")), (Some(1), true), "{error}"),
+        }
+    }
+    assert_eq!(done, 1);
+    let facts = world.run(&["ledger", "check", "--json"]).exits(0).json();
+    assert_eq!(facts["rows"], json!(500));
+}
