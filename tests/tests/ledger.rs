@@ -133,6 +133,39 @@ fn rows_come_into_a_daemon_that_serves_and_move_to_another_machine() {
     done(to.run(&["ledger", "check"]).unwrap());
 }
 
+#[test]
+fn an_import_beside_the_first_write_comes_before_it_or_not_at_all() {
+    const ROWS: usize = 300;
+    let mut taken = 0;
+    for round in 0..6_u64 {
+        let site = Site::for_test().unwrap();
+        let file = site.folder().join("ledger.json");
+        write_rows(&file, ROWS);
+        let daemon = site.serve().unwrap();
+        let import = site.spawn(&["ledger", "import", file.to_str().unwrap()]).unwrap();
+        // Somewhere around the import's own turn.
+        std::thread::sleep(std::time::Duration::from_millis(round * 10));
+        let row = json!({"id": "own", "kind": "instance", "machine": "m", "name": "n", "attrs": {}, "ttlMs": 1});
+        let answer = site.ask(&daemon, "member", "POST", "/v1/resources/register", Some(&row)).unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let ran = Ran::end_of(import).unwrap();
+        let rows = export(&site);
+        let ids: Vec<_> = items(&rows).iter().filter_map(|row| row.get("id")?.as_str()).collect();
+        if ran.code == 0 {
+            taken += 1;
+            assert_eq!((ids.len(), ids.first(), ids.last()), (ROWS + 1, Some(&"image-0"), Some(&"own")));
+        } else {
+            assert!(ran.stderr.starts_with("error[ledger-not-empty]"), "{ran:?}");
+            assert_eq!(ids, ["own"]);
+        }
+        // The daemon goes on with what is there, whichever it is.
+        let again = site.ask(&daemon, "member", "POST", "/v1/resources/own/heartbeat", Some(&json!({}))).unwrap();
+        assert_eq!(again.status, 200, "{}", again.text);
+        assert_eq!(sound(&site), Some(ids.len() as u64));
+    }
+    println!("{taken} of 6 imports came first");
+}
+
 /// How many rows the root's ledger has, by a check that finds nothing wrong; none where there is no ledger.
 fn sound(site: &Site) -> Option<u64> {
     let ran = site.run(&["ledger", "check", "--json"]).unwrap();
