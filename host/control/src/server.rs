@@ -19,7 +19,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulShutdown;
 use refusal::Refusal;
-use seats::{Patience, Seated, Seats};
+use seats::{Patience, Room, Seated, Seats};
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
@@ -254,14 +254,18 @@ struct Doors {
 impl Doors {
     /// A place, if need be another's; None when a request is in hand on every connection.
     async fn place(&self) -> Option<tokio::sync::OwnedSemaphorePermit> {
-        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-            return Some(place);
+        loop {
+            if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+                return Some(place);
+            }
+            match self.seats.make_room() {
+                Room::None => return None,
+                // It waits for nobody to give its place back: its task is woken, and has nothing left to do.
+                Room::Made => return Arc::clone(&self.places).acquire_owned().await.ok(),
+                // Accepting must not outrun answering: those that were accepted have their turn first.
+                Room::Soon => tokio::task::yield_now().await,
+            }
         }
-        if !self.seats.make_room() {
-            return None;
-        }
-        // It waits for nobody to give its place back: its task is woken, and has nothing left to do.
-        Arc::clone(&self.places).acquire_owned().await.ok()
     }
 
     fn turn_away(&self, stream: TcpStream) {
@@ -290,7 +294,7 @@ impl Exhausted {
         }
         // File descriptors, most likely. One that is given back does for the next connection; without one the error comes
         // again at once.
-        let room = seats.make_room();
+        let room = seats.make_room() == Room::Made;
         if self.told.is_none_or(|told| told.elapsed() >= TELL) {
             self.told = Some(Instant::now());
             tracing::warn!(%error, room, "a connection can't be accepted; raise the limit of open files (ulimit -n)");

@@ -20,9 +20,15 @@ const UNFOLDED: usize = 8;
 /// The unit in which room is counted, bytes.
 const UNIT: usize = 1 << 10;
 
+/// So many connections at the same time wait for the rest of a body that nobody wants. Anyone may send half of one, so
+/// those beyond are closed: places are for requests.
+const LEFT: usize = 64;
+
 /// Room for large bodies: so many bytes, all of them together.
 pub(super) struct Room {
     free: Arc<Semaphore>,
+    /// Turns at taking in what nobody wants.
+    left: Semaphore,
     /// All of it, in units.
     all: u32,
 }
@@ -30,7 +36,7 @@ pub(super) struct Room {
 impl Room {
     pub(super) fn new(bytes: usize) -> Self {
         let all = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX).clamp(1, u32::MAX >> 4);
-        Self { free: Arc::new(Semaphore::new(all as usize)), all }
+        Self { free: Arc::new(Semaphore::new(all as usize)), left: Semaphore::new(LEFT), all }
     }
 
     /// Waits until there is room for a body of at most so many bytes; None where it needs none.
@@ -142,7 +148,9 @@ pub(super) async fn leave(exchange: &mut Exchange) {
     if http_body::Body::is_end_stream(&body) || exchange.head.headers.contains_key(header::EXPECT) {
         return;
     }
-    let _ = tokio::time::timeout(PAUSE, discard(&mut body, SMALL)).await;
+    if let Ok(_turn) = exchange.control.bodies.left.try_acquire() {
+        let _ = tokio::time::timeout(PAUSE, discard(&mut body, SMALL)).await;
+    }
 }
 
 /// Takes in what a client sends beyond the limit, up to so many bytes and as long as it keeps coming. Many clients look

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 /// What a connection does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
+    /// It was accepted just now, and nobody has looked yet whether it asks something.
+    Fresh,
     /// It hasn't sent a whole head yet.
     New,
     /// It was answered, and sends nothing.
@@ -51,31 +53,33 @@ const BITS: u32 = 4;
 impl Doing {
     fn word(self, at: u64) -> u64 {
         let code = match self {
-            Self::New => 0,
-            Self::Idle => 1,
-            Self::Head => 2,
-            Self::Busy => 3,
-            Self::Answered => 4,
-            Self::Ended(End::Idle) => 5,
-            Self::Ended(End::Slow) => 6,
-            Self::Ended(End::Crowded) => 7,
-            Self::Ended(End::Stalled) => 8,
-            Self::Ended(End::Stopping) => 9,
+            Self::Fresh => 0,
+            Self::New => 1,
+            Self::Idle => 2,
+            Self::Head => 3,
+            Self::Busy => 4,
+            Self::Answered => 5,
+            Self::Ended(End::Idle) => 6,
+            Self::Ended(End::Slow) => 7,
+            Self::Ended(End::Crowded) => 8,
+            Self::Ended(End::Stalled) => 9,
+            Self::Ended(End::Stopping) => 10,
         };
         (at << BITS) | code
     }
 
     fn of(word: u64) -> (Self, u64) {
         let doing = match word & ((1 << BITS) - 1) {
-            0 => Self::New,
-            1 => Self::Idle,
-            2 => Self::Head,
-            3 => Self::Busy,
-            4 => Self::Answered,
-            5 => Self::Ended(End::Idle),
-            6 => Self::Ended(End::Slow),
-            7 => Self::Ended(End::Crowded),
-            8 => Self::Ended(End::Stalled),
+            0 => Self::Fresh,
+            1 => Self::New,
+            2 => Self::Idle,
+            3 => Self::Head,
+            4 => Self::Busy,
+            5 => Self::Answered,
+            6 => Self::Ended(End::Idle),
+            7 => Self::Ended(End::Slow),
+            8 => Self::Ended(End::Crowded),
+            9 => Self::Ended(End::Stalled),
             _ => Self::Ended(End::Stopping),
         };
         (doing, word >> BITS)
@@ -121,9 +125,13 @@ impl Seat {
         }
     }
 
-    /// Its task waits.
+    /// Its task waits for what it sends, or takes in.
     pub(super) fn wait(&self, waker: &Waker) {
         self.waker.register(waker);
+        let seen = self.word.load(Ordering::Relaxed);
+        if Doing::of(seen).0 == Doing::Fresh {
+            self.exchange(seen, Doing::New);
+        }
     }
 
     /// Bytes came: after an answer, they begin the next head.
@@ -202,6 +210,17 @@ pub(super) struct Patience {
     pub(super) stall: Duration,
 }
 
+/// Whether there is a place for one more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// One was ended for it.
+    Made,
+    /// Perhaps, once those that came just now were looked at.
+    Soon,
+    /// No: a request of each is in hand.
+    None,
+}
+
 /// All connections.
 pub(super) struct Seats {
     taken: Mutex<Taken>,
@@ -225,7 +244,7 @@ impl Seats {
     /// A place for a connection that was just accepted.
     pub(super) fn take(self: &Arc<Self>) -> Seated {
         let seat = Arc::new(Seat {
-            word: AtomicU64::new(Doing::New.word(self.clock.now())),
+            word: AtomicU64::new(Doing::Fresh.word(self.clock.now())),
             stalled: AtomicU64::new(0),
             clock: Arc::clone(&self.clock),
             waker: AtomicWaker::new(),
@@ -240,22 +259,29 @@ impl Seats {
     }
 
     /// Ends the connection that can be spared most: the one that waits longest among those that never sent a whole
-    /// head, else among those that were answered. False: a request of each is in hand.
-    pub(super) fn make_room(&self) -> bool {
+    /// head, else among those that were answered.
+    pub(super) fn make_room(&self) -> Room {
         let taken = self.taken.lock();
+        let mut fresh = false;
         loop {
             let spared = taken.seats.iter().filter_map(|(number, seat)| {
                 let word = seat.word.load(Ordering::Acquire);
                 let rank = match Doing::of(word) {
                     (Doing::New, _) => (0, *number),
                     (Doing::Head | Doing::Idle, since) => (1, since),
+                    (Doing::Fresh, _) => {
+                        fresh = true;
+                        return None;
+                    }
                     _ => return None,
                 };
                 Some((rank, word, seat))
             });
-            let Some((_, word, seat)) = spared.min_by_key(|(rank, ..)| *rank) else { return false };
+            let Some((_, word, seat)) = spared.min_by_key(|(rank, ..)| *rank) else {
+                return if fresh { Room::Soon } else { Room::None };
+            };
             if seat.end(word, End::Crowded, &self.figures) {
-                return true;
+                return Room::Made;
             }
         }
     }
@@ -268,7 +294,7 @@ impl Seats {
         for seat in self.taken.lock().seats.values() {
             let word = seat.word.load(Ordering::Acquire);
             let end = match Doing::of(word) {
-                (Doing::New | Doing::Head, since) if over(since, patience.head) => End::Slow,
+                (Doing::Fresh | Doing::New | Doing::Head, since) if over(since, patience.head) => End::Slow,
                 (Doing::Idle, since) if over(since, patience.idle) => End::Idle,
                 (Doing::Busy | Doing::Answered, _) => match seat.stalled.load(Ordering::Relaxed).checked_sub(1) {
                     Some(since) if over(since, patience.stall) => End::Stalled,
@@ -284,7 +310,7 @@ impl Seats {
     pub(super) fn stop(&self) {
         for seat in self.taken.lock().seats.values() {
             let word = seat.word.load(Ordering::Acquire);
-            if matches!(Doing::of(word).0, Doing::New | Doing::Head | Doing::Idle) {
+            if matches!(Doing::of(word).0, Doing::Fresh | Doing::New | Doing::Head | Doing::Idle) {
                 seat.end(word, End::Stopping, &self.figures);
             }
         }
@@ -313,6 +339,13 @@ fn millis(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
+    /// A connection that was looked at, and asks nothing yet.
+    fn waits(seats: &Arc<Seats>) -> Seated {
+        let seated = seats.take();
+        seated.seat.wait(Waker::noop());
+        seated
+    }
+
     /// Through a whole request.
     fn asked(seat: &Seat) {
         seat.begin().unwrap();
@@ -323,27 +356,39 @@ mod tests {
     #[test]
     fn who_never_asked_goes_first_and_who_asks_now_stays() {
         let seats = Seats::new(Figures::new());
-        let (asking, idle, first, second) = (seats.take(), seats.take(), seats.take(), seats.take());
+        let (asking, idle, first, second) = (waits(&seats), waits(&seats), waits(&seats), waits(&seats));
         asking.seat.begin().unwrap();
         asked(&idle.seat);
         for end in [&first, &second, &idle] {
-            assert!(seats.make_room());
+            assert_eq!(seats.make_room(), Room::Made);
             assert_eq!(end.seat.ended(), Some(End::Crowded));
             assert_eq!(end.seat.begin(), Err(End::Crowded), "a request that is too late doesn't begin");
         }
-        assert!(!seats.make_room());
+        assert_eq!(seats.make_room(), Room::None);
         assert_eq!(asking.seat.ended(), None);
         asking.seat.answered();
-        assert!(!seats.make_room(), "its answer is on its way");
+        assert_eq!(seats.make_room(), Room::None, "its answer is on its way");
         asking.seat.sent();
-        assert!(seats.make_room());
+        assert_eq!(seats.make_room(), Room::Made);
+    }
+
+    #[test]
+    fn who_came_just_now_is_looked_at_first() {
+        let seats = Seats::new(Figures::new());
+        let fresh = seats.take();
+        assert_eq!((seats.make_room(), fresh.seat.ended()), (Room::Soon, None));
+        let waiting = waits(&seats);
+        assert_eq!((seats.make_room(), waiting.seat.ended()), (Room::Made, Some(End::Crowded)));
+        fresh.seat.wait(Waker::noop());
+        assert_eq!((seats.make_room(), fresh.seat.ended()), (Room::Made, Some(End::Crowded)));
     }
 
     #[test]
     fn each_wait_has_its_own_end() {
         let seats = Seats::new(Figures::new());
         let tick = Duration::ZERO;
-        let (new, idle, head, busy, stalled) = (seats.take(), seats.take(), seats.take(), seats.take(), seats.take());
+        let (new, idle, head, busy, stalled) =
+            (waits(&seats), waits(&seats), waits(&seats), waits(&seats), waits(&seats));
         asked(&idle.seat);
         asked(&head.seat);
         head.seat.received();
@@ -364,7 +409,7 @@ mod tests {
     #[test]
     fn a_stop_ends_who_waits_and_places_are_given_back() {
         let seats = Seats::new(Figures::new());
-        let (waiting, busy) = (seats.take(), seats.take());
+        let (waiting, busy) = (waits(&seats), waits(&seats));
         busy.seat.begin().unwrap();
         seats.stop();
         assert_eq!((waiting.seat.ended(), busy.seat.ended()), (Some(End::Stopping), None));
@@ -376,7 +421,7 @@ mod tests {
     fn a_request_that_begins_and_an_end_never_both_happen() {
         let seats = Seats::new(Figures::new());
         for _ in 0..200 {
-            let seated = seats.take();
+            let seated = waits(&seats);
             let seat = Arc::clone(&seated.seat);
             let begun = std::thread::scope(|scope| {
                 let begun = scope.spawn(move || seat.begin().is_ok());

@@ -17,20 +17,23 @@ pub(super) struct Wire {
     seated: Seated,
     /// Something came since the last answer: who sent it is told why the connection ends.
     heard: bool,
+    /// Nothing was answered yet: who has to make room is told so, since a request may be on its way.
+    first: bool,
     /// The client doesn't take in what is sent.
     stalled: bool,
 }
 
 impl Wire {
     pub(super) fn new(stream: TcpStream, seated: Seated) -> Self {
-        Self { stream, seated, heard: false, stalled: false }
+        Self { stream, seated, heard: false, first: true, stalled: false }
     }
 
     /// Looks, to whoever reads, as if the client had gone.
     fn end(&mut self, end: End) -> Poll<io::Result<()>> {
         // A client that stalls has an answer half sent; else no request is in hand and everything that was to be sent is
         // sent, so this is in nobody's way. One that can't be sent at once isn't worth waiting for.
-        if std::mem::take(&mut self.heard) && end != End::Stalled {
+        let heard = std::mem::take(&mut self.heard) || (self.first && end == End::Crowded);
+        if heard && end != End::Stalled {
             let _ = self.stream.try_write(&Refusal::of(end, &self.seated.seats.figures).bytes());
         }
         Poll::Ready(Ok(()))
@@ -106,6 +109,7 @@ impl AsyncWrite for Wire {
         // Asked for when everything is written.
         if self.seated.seat.sent() {
             self.heard = false;
+            self.first = false;
         }
         Pin::new(&mut self.stream).poll_flush(cx)
     }

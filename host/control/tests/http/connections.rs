@@ -67,6 +67,20 @@ async fn clients_that_send_half_a_head_are_in_nobodys_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn strangers_that_send_half_a_body_are_in_nobodys_way() {
+    let (_root, running) = server(patient(128)).await;
+    let address = running.address;
+    // Each is refused for want of a token, and the rest of its body never comes.
+    let mut strangers = Vec::new();
+    for _ in 0..400 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let _ = stream.write_all(b"POST /v1/replays HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{").await;
+        strangers.push(stream);
+        assert_eq!(ask(address, "GET", "/healthz").send().await.status, 200, "after {}", strangers.len());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn where_every_connection_has_a_request_the_next_one_is_told() {
     let (_root, running) = server(patient(2)).await;
     let member = running.token("member");
