@@ -1,5 +1,7 @@
 //! Behaviour of the whole ledger, with real files and real processes.
 
+mod check;
+mod copies;
 mod durability;
 mod fence;
 mod gate;

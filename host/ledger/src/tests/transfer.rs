@@ -1,46 +1,42 @@
-//! Out of a ledger and into another, copied while it is used, and looked at.
+//! Out of a ledger and into another.
 
 use super::support::*;
 use crate::transfer::Target;
 use crate::*;
 use proptest::prelude::*;
-use rusqlite::Connection;
 use serde_json::{Value, json};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// By an owner as the host makes them.
-fn owned(mut submission: Submission) -> Submission {
+pub(super) fn owned(mut submission: Submission) -> Submission {
     let mut hasher = DefaultHasher::new();
     submission.caller.owner.hash(&mut hasher);
     submission.caller.owner = format!("{:064x}", hasher.finish());
     submission
 }
 
-fn text(path: &Path) -> String {
+pub(super) fn text(path: &Path) -> String {
     let mut out = Vec::new();
     export(path, Target::Stream(&mut out)).unwrap();
     String::from_utf8(out).unwrap()
 }
 
-fn sound(path: &Path) -> Checked {
+pub(super) fn sound(path: &Path) -> Checked {
     let checked = check(path, &Bounds::default()).unwrap();
     assert!(checked.sound(), "{:#?}", checked.parts);
     checked
 }
 
-fn faults(path: &Path) -> String {
+pub(super) fn faults(path: &Path) -> String {
     let checked = check(path, &Bounds::default()).unwrap();
     let parts = checked.parts.iter().filter(|part| part.count > 0);
     parts.map(|part| format!("{}: {}", part.name, part.faults.join(" | "))).collect::<Vec<_>>().join("\n")
 }
 
 /// Rows of many kinds in many states.
-async fn lived_in(case: &Case) -> Ledger {
+pub(super) async fn lived_in(case: &Case) -> Ledger {
     let ledger = case.open();
     for id in ["z", "a", "gone", "m"] {
         ledger.done(owned(plain(instance(id)))).await;
@@ -258,220 +254,6 @@ fn what_is_no_list_of_rows_is_refused() {
     import(&case.path(), text.as_bytes(), &Bounds::default()).unwrap();
     sound(&case.path());
     assert_eq!(self::text(&case.path()).matches("{\"a\":").count(), json::MAX_DEPTH);
-}
-
-#[tokio::test]
-async fn a_check_finds_what_was_done_to_the_file() {
-    let worker = "id = 'pod-worker-lease:w0'";
-    for (sql, expected) in [
-        ("DROP INDEX row_seq".to_owned(), "schema: the index row_seq is missing"),
-        (
-            "DROP INDEX row_name; CREATE INDEX row_name ON row (owner)".to_owned(),
-            "schema: the index row_name isn't as it was made",
-        ),
-        (
-            "CREATE TRIGGER t AFTER UPDATE ON row BEGIN DELETE FROM record; END".to_owned(),
-            "schema: the trigger t doesn't belong",
-        ),
-        ("UPDATE row SET kind = 'cat' WHERE id = 'z'".to_owned(), "rows: \"z\": "),
-        (
-            "UPDATE row SET attrs = '{\"a\": 1}' WHERE id = 'z'".to_owned(),
-            "rows: \"z\": attrs aren't in their canonical form",
-        ),
-        ("UPDATE row SET attrs = '{\"a\":1,\"a\":2}' WHERE id = 'z'".to_owned(), "rows: \"z\": attrs: "),
-        ("UPDATE row SET observed_at = -1 WHERE id = 'z'".to_owned(), "rows: \"z\": "),
-        (
-            format!("UPDATE row SET attrs = replace(attrs, '\"generation\":1', '\"generation\":0') WHERE {worker}"),
-            "attrs.generation is 0",
-        ),
-        (format!("UPDATE row SET attrs = replace(attrs, 'leased', 'idle') WHERE {worker}"), "is left of a lease"),
-        (format!("UPDATE row SET ttl_ms = 1e9 WHERE {worker}"), "ttlMs isn't a whole number"),
-        ("UPDATE row SET position = 99 WHERE id = 'z'".to_owned(), "to 99, and the counter is at 11"),
-        ("UPDATE row SET seq = 99 WHERE id = 'z'".to_owned(), "to 99, and the counter is at"),
-        ("UPDATE row SET seq = (SELECT max(seq) FROM row)".to_owned(), "is the number of 9 things"),
-        ("UPDATE counter SET seq = 3".to_owned(), "and the counter is at 3"),
-        ("DELETE FROM counter".to_owned(), "numbers: there are 0 counters"),
-        ("UPDATE counter SET forgotten = 1000".to_owned(), "removals are forgotten up to 1000"),
-        ("INSERT INTO tombstone SELECT max(seq), 'gone' FROM row".to_owned(), "is the number of 2 things"),
-        (
-            "UPDATE counter SET seq = seq + 1; INSERT INTO tombstone SELECT seq, 'z' FROM counter".to_owned(),
-            "and still there",
-        ),
-        ("INSERT INTO tombstone VALUES (0, 'pod-worker-lease:x')".to_owned(), "a worker was removed"),
-        ("UPDATE record SET body = '{'".to_owned(), "records: replay \"r\": "),
-    ] {
-        let case = Case::new();
-        lived_in(&case).await.close().await;
-        sound(&case.path());
-        Connection::open(case.path()).unwrap().execute_batch(&sql).unwrap();
-        let faults = faults(&case.path());
-        assert!(faults.contains(expected), "{sql}: {faults}");
-    }
-}
-
-#[tokio::test]
-async fn a_check_finds_torn_pages_and_refuses_what_is_no_ledger() {
-    let case = Case::new();
-    let ledger = case.open();
-    for n in 0..200 {
-        ledger.done(owned(plain(instance(&format!("i{n}"))))).await;
-    }
-    ledger.close().await;
-    assert_eq!(sound(&case.path()).rows, 200);
-    let mut file = std::fs::read(case.path()).unwrap();
-    let end = file.len();
-    file[end - 4096..].fill(0xa5);
-    std::fs::write(case.path(), &file).unwrap();
-    let found = faults(&case.path());
-    assert!(found.contains("integrity: "), "{found}");
-    std::fs::write(case.path(), b"not a database, but long enough to be looked at").unwrap();
-    assert_eq!(check(&case.path(), &Bounds::default()).unwrap_err().code(), "ledger-damaged");
-    std::fs::remove_file(case.path()).unwrap();
-    assert_eq!(check(&case.path(), &Bounds::default()).unwrap_err().code(), "ledger-io");
-    std::fs::write(case.path(), b"").unwrap();
-    let empty = faults(&case.path());
-    assert!(empty.contains("schema: the file is empty"), "{empty}");
-    for special in [case.folder.path(), Path::new("/dev/null")] {
-        assert_eq!(check(special, &Bounds::default()).unwrap_err().code(), "ledger-io");
-    }
-    Connection::open(case.path()).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
-    assert_eq!(check(&case.path(), &Bounds::default()).unwrap_err().code(), "ledger-foreign");
-}
-
-#[tokio::test]
-async fn who_looks_holds_up_nobody() {
-    let case = Case::new();
-    let ledger = lived_in(&case).await;
-    let still = crate::still::Still::open(&case.path()).unwrap();
-    let rows = || still.connection().query_row("SELECT count(*) FROM row", [], |row| row.get::<_, i64>(0)).unwrap();
-    let before = rows();
-    ledger.done(owned(plain(instance("meanwhile")))).await;
-    // Another daemon may even start, and all that it writes is behind what is looked at.
-    let second = case.open();
-    second.done(owned(plain(instance("and-more")))).await;
-    assert_eq!(rows(), before);
-    drop(still);
-    assert_eq!(sound(&case.path()).rows, u64::try_from(before).unwrap() + 2);
-    second.close().await;
-    ledger.close().await;
-}
-
-#[tokio::test]
-async fn a_look_leaves_nothing_behind() {
-    let case = Case::new();
-    lived_in(&case).await.close().await;
-    let before = bytes(&case.path());
-    sound(&case.path());
-    text(&case.path());
-    let to = case.folder.path().join("copy");
-    backup(&case.path(), &to, false).unwrap();
-    sound(&to);
-    text(&to);
-    assert!(bytes(&case.path()) == before, "the ledger's files have changed");
-    let mut names: Vec<_> =
-        std::fs::read_dir(case.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    names.sort();
-    assert_eq!(names, ["control", "copy"]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn copies_are_of_one_moment_however_busy_it_is() {
-    let case = Case::new();
-    let ledger = case.open();
-    ledger.done(owned(plain(instance("last")))).await;
-    let stop = Arc::new(AtomicBool::new(false));
-    let writing = {
-        let (ledger, stop) = (ledger.clone(), Arc::clone(&stop));
-        tokio::spawn(async move {
-            let mut n = 0;
-            while !stop.load(Ordering::SeqCst) {
-                ledger.done(owned(plain(instance(&format!("c{n}"))))).await;
-                ledger.done(owned(plain(beat("last", &format!("{{\"n\":{n}}}"))))).await;
-                n += 1;
-            }
-            n
-        })
-    };
-    let path = case.path();
-    let folder = case.folder.path().to_owned();
-    let copies = tokio::task::spawn_blocking(move || {
-        let mut copies = Vec::new();
-        for n in 0..8 {
-            copies.push(text(&path));
-            let to = folder.join(format!("backup{n}"));
-            let done = backup(&path, &to, false).unwrap();
-            assert_eq!(sound(&to).rows, done.rows);
-            assert_eq!(std::fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o600);
-            copies.push(text(&to));
-            sound(&path);
-        }
-        copies
-    })
-    .await
-    .unwrap();
-    stop.store(true, Ordering::SeqCst);
-    let written = writing.await.unwrap();
-    let mut seen = 0;
-    for copy in &copies {
-        let rows: Vec<Value> = serde_json::from_str(copy).unwrap();
-        let count = rows.len() - 1;
-        for (n, row) in rows[1..].iter().enumerate() {
-            assert_eq!(row["id"], json!(format!("c{n}")), "a row is missing in between");
-        }
-        // `last` is written after each row, so it tells of all rows or of all but one.
-        let told = rows[0]["attrs"]["n"].as_u64().map_or(0, |n| n as usize + 1);
-        assert!(told == count || told + 1 == count, "{told} and {count}");
-        assert!(count >= seen, "a later copy holds less");
-        seen = count;
-    }
-    assert!(written >= seen);
-    ledger.close().await;
-    // A copy is a ledger.
-    let restored = Case::new();
-    std::fs::create_dir(restored.path().parent().unwrap()).unwrap();
-    std::fs::copy(case.folder.path().join("backup7"), restored.path()).unwrap();
-    let ledger = restored.open();
-    ledger.done(owned(plain(beat("last", "{\"restored\":true}")))).await;
-    ledger.close().await;
-    sound(&restored.path());
-}
-
-#[tokio::test]
-async fn a_backup_replaces_nothing_unasked_and_never_a_ledger() {
-    let case = Case::new();
-    let ledger = lived_in(&case).await;
-    let to = case.folder.path().join("copy");
-    let code = |to: &Path, replace| backup(&case.path(), to, replace).map_err(|error| error.code());
-    std::fs::write(&to, b"precious").unwrap();
-    assert_eq!(code(&to, false), Err("file-exists"));
-    assert_eq!(std::fs::read(&to).unwrap(), b"precious");
-    code(&to, true).unwrap();
-    sound(&to);
-    assert_eq!(code(&case.path(), true), Err("file-in-use"));
-    let link = case.folder.path().join("link");
-    std::os::unix::fs::symlink(case.path(), &link).unwrap();
-    assert_eq!(code(&link, true), Err("file-in-use"));
-    let other = Case::new();
-    let running = other.open();
-    assert_eq!(code(&other.path(), true), Err("file-in-use"));
-    running.close().await;
-    assert_eq!(code(case.folder.path(), true), Err("file-unwritable"));
-    assert_eq!(code(Path::new("/proc/no/such/place"), false), Err("file-unwritable"));
-    assert_eq!(backup(Path::new("/no/ledger"), &to, true).unwrap_err().code(), "ledger-absent");
-    let out = case.folder.path().join("out.json");
-    export(&case.path(), Target::File { path: &out, replace: false }).unwrap();
-    assert_eq!(std::fs::metadata(&out).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(std::fs::read_to_string(&out).unwrap(), text(&case.path()));
-    let again = export(&case.path(), Target::File { path: &out, replace: false });
-    assert_eq!(again.unwrap_err().code(), "file-exists");
-    export(&case.path(), Target::File { path: &out, replace: true }).unwrap();
-    let left: Vec<_> = std::fs::read_dir(case.folder.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.ends_with(".tmp"))
-        .collect();
-    assert_eq!(left, Vec::<String>::new());
-    ledger.close().await;
 }
 
 #[derive(Clone, Debug)]
