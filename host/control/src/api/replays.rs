@@ -21,9 +21,11 @@ pub struct ReplayAsk {
     pub cut_sha: String,
     /// The caller's run; made up when absent. Asking again with the same run and attempt answers the same replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = run)]
     pub run_id: Option<String>,
     /// The caller's attempt; `1` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = attempt)]
     pub attempt_id: Option<String>,
     /// A commit to compare with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,6 +50,24 @@ fn milliseconds<'de, D: Deserializer<'de>>(given: D) -> Result<Option<u64>, D::E
         Some(number) if number >= 0.0 && number.fract() == 0.0 => Ok(Some(number as u64)),
         Some(number) => Err(D::Error::custom(format!("deadlineMs must be a whole number of 0 or more, not {number}"))),
     }
+}
+
+fn run() -> ObjectBuilder {
+    name("The caller's run; made up when absent. Asking again with the same run and attempt answers the same replay.")
+}
+
+fn attempt() -> ObjectBuilder {
+    name("The caller's attempt; `1` when absent.")
+}
+
+/// What whoever runs the replay takes as the name of a run or an attempt: something beside white space, and no NUL.
+fn name(description: &str) -> ObjectBuilder {
+    const PATTERN: &str = r"^[^\u0000]*[^\u0000\u0009-\u000D\u0020\u0085\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000]*$";
+    ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::String, Type::Null]))
+        .pattern(Some(PATTERN))
+        .max_length(Some(200))
+        .description(Some(description))
 }
 
 /// What [`milliseconds`] takes.

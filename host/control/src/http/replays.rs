@@ -3,6 +3,7 @@
 use super::answer::Answer;
 use super::body::read_typed;
 use super::exchange::Exchange;
+use super::uri;
 use super::workers::cut;
 use super::{Control, undivided, within};
 use crate::api::{ReplayAsk, ReplayEvent, ReplayRun, ReplayView, Settle};
@@ -145,7 +146,7 @@ fn line(value: &impl Serialize) -> Option<Bytes> {
 
 /// `GET /v1/replays?before&limit`.
 pub(super) async fn list(exchange: &Exchange) -> Result<Answer, ApiError> {
-    let limit = match exchange.parameter("limit") {
+    let limit = match uri::given(exchange.head.uri.query(), "limit") {
         None => LIST,
         Some(text) => text.parse().ok().filter(|limit| (1..=LONGEST_LIST).contains(limit)).ok_or_else(|| {
             ApiError::bad_request("invalid-query", format!("limit must be a number from 1 to {LONGEST_LIST}"))

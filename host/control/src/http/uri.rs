@@ -21,8 +21,12 @@ pub(super) fn decode(segment: &str) -> Option<String> {
 
 /// The first value of a query parameter; None where it is missing or empty.
 pub(super) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
-    let (_, value) = parse(query?.as_bytes()).find(|(key, _)| key == name)?;
-    (!value.is_empty()).then(|| value.into_owned())
+    given(query, name).filter(|value| !value.is_empty())
+}
+
+/// The first value of a query parameter, an empty one too; None where it is missing.
+pub(super) fn given(query: Option<&str>, name: &str) -> Option<String> {
+    parse(query?.as_bytes()).find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
 }
 
 fn digit(byte: u8) -> Option<u8> {

@@ -25,7 +25,7 @@ async fn a_replay_answers_when_it_ends() {
     assert_eq!(shown.json(), replay);
     let list = ask(running.address, "GET", "/v1/replays?limit=1").with(&running.token("query")).send().await;
     assert_eq!(list.json(), json!([replay]));
-    for bad in ["0", "x", "1001", "-1"] {
+    for bad in ["0", "x", "1001", "-1", ""] {
         let reply = ask(running.address, "GET", &format!("/v1/replays?limit={bad}")).with(&member).send().await;
         assert_eq!(reply.refusal(), (400, "invalid-query".into()));
     }
