@@ -331,7 +331,7 @@ fn new_record(services: &Services, caller: &Caller, ask: ReplayAsk) -> Result<Re
     let run_id = ask.run_id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let attempt_id = ask.attempt_id.unwrap_or_else(|| "1".to_owned());
     for (name, value) in [("runId", &run_id), ("attemptId", &attempt_id)] {
-        if value.trim().is_empty() || value.len() > 200 || value.contains('\0') {
+        if value.trim().is_empty() || value.chars().count() > 200 || value.contains('\0') {
             return Err(ApiError::bad_request("invalid-replay", format!("{name} must be 1 to 200 characters")));
         }
     }
