@@ -39,10 +39,11 @@ fn examine(token: impl FnOnce(&Site) -> Result<String>) -> Result<()> {
         .arg("--config-file")
         .arg(workspace().join("tests/openapi/schemathesis.toml"))
         .args(["run", &format!("{}/v1/openapi.json", daemon.url)])
-        .args(["--header", &format!("authorization: Bearer {token}")])
+        .args(["--header", &format!("Authorization: Bearer {token}")])
         .args(["--seed", &seed, "--max-examples", &setting("SCHEMATHESIS_EXAMPLES", EXAMPLES)])
         .args(["--generation-database", "none", "--no-color"])
         .current_dir(site.folder())
+        .env("SCHEMATHESIS_HOOKS", workspace().join("tests/openapi/hooks.py"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .output()
         .context("schemathesis can't be started")?
