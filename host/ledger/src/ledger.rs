@@ -1,5 +1,6 @@
 //! The handle that everybody else holds.
 
+use crate::answers::Answers;
 use crate::error::{ApplyError, ReadError};
 use crate::fence::Bounds;
 use crate::file_system;
@@ -135,6 +136,7 @@ impl Ledger {
             clock: options.clock,
             counters: Arc::clone(&counters),
             observer: options.observer,
+            answers: Answers::new(),
         };
         let (end, ended) = watch::channel(false);
         std::thread::Builder::new()

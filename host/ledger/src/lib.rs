@@ -4,6 +4,7 @@
 //! [`Ledger::apply`]: it waits in a queue, is decided on the writer's thread inside SQLite's transaction, judged by the
 //! [`fence`], and answered when it is durable. Reads have connections of their own and wait for nobody.
 
+mod answers;
 mod backup;
 mod check;
 mod draft;

@@ -4,6 +4,7 @@
 //! its share of one sync. Everybody is answered after the commit, those who were refused too: a refusal may rest on a
 //! write of the same group, and is worth no more than that write.
 
+use crate::answers::Answers;
 use crate::error::ApplyError;
 use crate::fence::{self, Bounds, Effect, Violation, Write};
 use crate::mirror::Mirror;
@@ -40,6 +41,7 @@ pub(crate) struct Writer {
     pub(crate) clock: Arc<dyn Fn() -> Millis + Send + Sync>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) answers: Answers,
 }
 
 /// What went on in one group.
@@ -86,9 +88,8 @@ impl Writer {
                 self.counters.failed();
                 self.store.give_up();
                 let error: Arc<str> = error.to_string().into();
-                for (job, _) in group.answers {
-                    answer(job, Err(ApplyError::Storage(Arc::clone(&error))));
-                }
+                let lost = |(job, _)| (job, Err(ApplyError::Storage(Arc::clone(&error))));
+                self.answers.give(group.answers.into_iter().map(lost).collect());
             }
         }
     }
@@ -100,7 +101,7 @@ impl Writer {
         self.store.give_up();
         let error: Arc<str> = error.to_string().into();
         while let Some(job) = self.queue.pop() {
-            answer(job, Err(ApplyError::Storage(Arc::clone(&error))));
+            self.answers.give(vec![(job, Err(ApplyError::Storage(Arc::clone(&error))))]);
         }
     }
 
@@ -155,7 +156,7 @@ impl Writer {
                     Ok(outcome) => outcome,
                     Err(error) if !self.store.transaction_lost() => Err(ApplyError::Storage(error.to_string().into())),
                     Err(error) => {
-                        answer(job, Err(ApplyError::Storage(error.to_string().into())));
+                        self.answers.give(vec![(job, Err(ApplyError::Storage(error.to_string().into())))]);
                         return Err(Lost(error));
                     }
                 }
@@ -179,15 +180,12 @@ impl Writer {
             tracing::error!(%error, writes = group.writes, "the ledger's commit failed; everything is opened and read anew");
             self.counters.uncertain(group.answers.len());
             let error: Arc<str> = error.to_string().into();
-            for (job, _) in group.answers {
-                answer(job, Err(ApplyError::Uncertain(Arc::clone(&error))));
-            }
+            let uncertain = |(job, _)| (job, Err(ApplyError::Uncertain(Arc::clone(&error))));
+            self.answers.give(group.answers.into_iter().map(uncertain).collect());
             return;
         }
         self.counters.committed(group.writes, group.answers.len(), self.store.rows());
-        for (job, outcome) in group.answers {
-            answer(job, outcome);
-        }
+        self.answers.give(group.answers);
     }
 
     /// One job; an error is the store's.
@@ -350,9 +348,4 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> PolicyFailure {
 
 fn worker_route(job: &Job) -> bool {
     matches!(&job.task, Task::Apply(submission) if submission.guard.worker_route)
-}
-
-fn answer(job: Job, outcome: Outcome) {
-    // Who asked may be gone; what was written stays written.
-    let _ = job.reply.send(outcome);
 }

@@ -5,10 +5,12 @@ use super::exchange::Exchange;
 use super::within;
 use crate::error::ApiError;
 use http::StatusCode;
+use parking_lot::RwLock;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use warmhold_ledger::{ApplyError, Guard, Ledger, Operation, ReadError, Refusal, Row, Submission};
+use warmhold_ledger::{ApplyError, Guard, Kind, Ledger, Operation, ReadError, Refusal, Row, Submission};
 
 /// A decision that was written.
 pub(super) struct Written {
@@ -80,8 +82,13 @@ pub(super) async fn fresh_primary(exchange: &mut Exchange) -> Result<(), ApiErro
 /// A machine's token touches only rows of its own machine; a row that isn't there is nobody's.
 pub(super) async fn own_machine(exchange: &Exchange, id: &str) -> Result<(), ApiError> {
     let Some(machine) = exchange.caller()?.machine.clone() else { return Ok(()) };
-    match row(exchange, id).await? {
-        Some(row) if row.machine != machine => Err(machine_scope(&machine)),
+    let reads = &exchange.control.reads;
+    let owner = match reads.workers.machine(id) {
+        Some(owner) => Some(owner),
+        None => row(exchange, id).await?.map(|row| reads.workers.keep(row)),
+    };
+    match owner {
+        Some(owner) if *owner != *machine => Err(machine_scope(&machine)),
         _ => Ok(()),
     }
 }
@@ -104,6 +111,8 @@ const READS: usize = 64;
 /// The ledger as requests read it: on threads that may block, a bounded number of them, for a bounded time.
 #[derive(Clone)]
 pub(super) struct Reads {
+    /// Whose worker it is, where that was read before.
+    workers: Arc<Workers>,
     ledger: Ledger,
     turns: Arc<Semaphore>,
     time: Duration,
@@ -111,7 +120,7 @@ pub(super) struct Reads {
 
 impl Reads {
     pub(super) fn new(ledger: Ledger, time: Duration) -> Self {
-        Self { ledger, turns: Arc::new(Semaphore::new(READS)), time }
+        Self { workers: Arc::default(), ledger, turns: Arc::new(Semaphore::new(READS)), time }
     }
 
     pub(super) async fn read<T: Send + 'static>(
@@ -137,6 +146,33 @@ impl Reads {
             }
         };
         within(self.time, answer).await
+    }
+}
+
+/// Workers whose machine is remembered; beyond that it is read anew.
+const WORKERS: usize = 65_536;
+
+/// The machines of workers, by the ids of their rows. Such a row is never removed and never another machine's, so that
+/// what was read of it once holds.
+#[derive(Default)]
+struct Workers(RwLock<HashMap<Box<str>, Arc<str>>>);
+
+impl Workers {
+    fn machine(&self, id: &str) -> Option<Arc<str>> {
+        self.0.read().get(id).cloned()
+    }
+
+    /// The row's machine; remembered, when it is a worker's.
+    fn keep(&self, row: Row) -> Arc<str> {
+        let machine = Arc::from(row.machine);
+        if row.kind == Kind::PodWorkerLease {
+            let mut known = self.0.write();
+            if known.len() >= WORKERS {
+                known.clear();
+            }
+            known.insert(row.id.into(), Arc::clone(&machine));
+        }
+        machine
     }
 }
 
