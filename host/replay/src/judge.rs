@@ -58,9 +58,8 @@ impl Judge {
     fn again(&self, spec: &PodSpec, live: &str) -> Option<Answered<Comparison>> {
         let serving = self.slot.serving();
         let judged = self.judged.lock();
-        let same = |judged: &&Judged| {
-            judged.answered.policy == *serving.tag() && judged.live == live && judged.spec == *spec
-        };
+        let same =
+            |judged: &&Judged| judged.answered.policy == *serving.tag() && judged.live == live && judged.spec == *spec;
         judged.iter().find(same).map(|judged| judged.answered.clone())
     }
 
