@@ -1,6 +1,6 @@
 //! One test file: started as a process of its own, its streams passed on as they are made, over when it is over.
 
-use crate::helper::{Action, Helper, Order};
+use crate::helper::{Action, Answer, Helper, Order};
 use crate::memory;
 use crate::output::Output;
 use crate::run::Session;
@@ -93,18 +93,16 @@ pub(crate) fn file(
     session: &mut Session<'_>,
     index: u32,
     name: &str,
-    argv: Vec<String>,
-    env: &BTreeMap<String, String>,
+    ready: Result<Ready, String>,
 ) -> (FileResult, Result<(), Vec<String>>) {
     let began = Instant::now();
     let kills = memory::kills();
     session.out.frame(&Frame::Begin { file: index });
     session.out.flush();
-    let (helper, pumps) = match start(session, index, argv, env) {
+    let (helper, mut pumps) = match ready.and_then(Ready::go) {
         Ok(started) => started,
         Err(why) => return (not_run(name, FileReason::NotStarted, &why), session.end_processes()),
     };
-    let mut pumps = pumps;
     let (status, mut reason) = watch(session, helper.pid, &mut pumps);
     let _ = rustix::process::kill_process_group(helper.pid, Signal::KILL);
     let status = match status {
@@ -153,39 +151,69 @@ fn detail(reason: FileReason, limit: u64) -> String {
     }
 }
 
-/// Starts the test with two pipes that are its own.
-fn start(
-    session: &Session<'_>,
-    file: u32,
-    argv: Vec<String>,
-    env: &BTreeMap<String, String>,
-) -> Result<(Helper, [Pump; 2]), String> {
-    let pump = |stream| -> io::Result<(Pump, OwnedFd)> {
-        let (reader, writer) = io::pipe()?;
-        if let Some(uid) = session.uid {
-            // Else `/dev/stdout` couldn't be opened by the user who writes to it.
-            fchown(&writer, Some(uid), Some(uid))?;
+/// A process that has given up everything and waits to become a test, with two pipes that are its own.
+pub(crate) struct Ready {
+    helper: Helper,
+    pumps: [Pump; 2],
+}
+
+impl Ready {
+    /// Starts it and doesn't wait until it is ready.
+    ///
+    /// # Errors
+    /// In words, why it can't be started.
+    pub(crate) fn begin(
+        session: &Session<'_>,
+        file: u32,
+        argv: Vec<String>,
+        env: &BTreeMap<String, String>,
+    ) -> Result<Self, String> {
+        let pump = |stream| -> io::Result<(Pump, OwnedFd)> {
+            let (reader, writer) = io::pipe()?;
+            if let Some(uid) = session.uid {
+                // Else `/dev/stdout` couldn't be opened by the user who writes to it.
+                fchown(&writer, Some(uid), Some(uid))?;
+            }
+            let from = File::from(OwnedFd::from(reader));
+            rustix::fs::fcntl_setfl(&from, OFlags::NONBLOCK)?;
+            let limit = session.command.stream_limit;
+            Ok((
+                Pump { from, file, stream, limit, sent: 0, hash: Sha256::new(), open: true, over: false },
+                writer.into(),
+            ))
+        };
+        let pipes = || Ok::<_, io::Error>((pump(Stream::Stdout)?, pump(Stream::Stderr)?));
+        let ((out, out_end), (err, err_end)) = pipes().map_err(|error| format!("a pipe: {error}"))?;
+        let action = Action::Exec { argv, directory: session.place.tree(), env: env.clone() };
+        let order = Order { uid: session.uid, sandbox: session.sandbox.clone(), action };
+        let helper = Helper::start(&order, out_end.into(), err_end.into()).map_err(|error| error.to_string())?;
+        Ok(Self { helper, pumps: [out, err] })
+    }
+
+    /// Lets it become the test.
+    fn go(mut self) -> Result<(Helper, [Pump; 2]), String> {
+        // It says that it is ready, and then nothing more: or why not.
+        let answer = self.helper.answer().and_then(|ready| match ready {
+            Some(Answer { error: None, .. }) => self.helper.go().and_then(|()| self.helper.answer()),
+            Some(failed) => Ok(Some(failed)),
+            None => Err(io::Error::other("it ended before it was ready")),
+        });
+        match answer {
+            Ok(None) => Ok((self.helper, self.pumps)),
+            Ok(Some(answer)) => {
+                let _ = self.helper.wait();
+                Err(answer.error.unwrap_or_else(|| "it answered like a helper".to_owned()))
+            }
+            Err(error) => {
+                self.helper.end();
+                Err(error.to_string())
+            }
         }
-        let from = File::from(OwnedFd::from(reader));
-        rustix::fs::fcntl_setfl(&from, OFlags::NONBLOCK)?;
-        let limit = session.command.stream_limit;
-        Ok((Pump { from, file, stream, limit, sent: 0, hash: Sha256::new(), open: true, over: false }, writer.into()))
-    };
-    let pipes = || Ok::<_, io::Error>((pump(Stream::Stdout)?, pump(Stream::Stderr)?));
-    let ((out, out_end), (err, err_end)) = pipes().map_err(|error| format!("a pipe: {error}"))?;
-    let action = Action::Exec { argv, directory: session.place.tree(), env: env.clone() };
-    let order = Order { uid: session.uid, sandbox: session.sandbox.clone(), action };
-    let mut helper = Helper::start(&order, out_end.into(), err_end.into()).map_err(|error| error.to_string())?;
-    match helper.answer() {
-        Ok(None) => Ok((helper, [out, err])),
-        Ok(Some(answer)) => {
-            let _ = helper.wait();
-            Err(answer.error.unwrap_or_else(|| "it answered like a helper".to_owned()))
-        }
-        Err(error) => {
-            helper.end();
-            Err(error.to_string())
-        }
+    }
+
+    /// It isn't wanted any more.
+    pub(crate) fn end(self) {
+        self.helper.end();
     }
 }
 

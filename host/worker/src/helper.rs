@@ -46,7 +46,7 @@ pub(crate) enum Action {
         /// The network namespace is private: a connection to anywhere must fail at once.
         closed: bool,
     },
-    /// Become a test.
+    /// Get ready to become a test, say so, and become it when the caller says [`GO`].
     Exec {
         /// Its argv.
         argv: Vec<String>,
@@ -79,7 +79,10 @@ pub(crate) enum Action {
     End,
 }
 
-/// What a helper says, one line of JSON. A test that was started says nothing: the line's end is the sign.
+/// What a helper that got ready to become a test waits for; the end of its channel instead ends it.
+pub(crate) const GO: u8 = b'g';
+
+/// What a helper says, one line of JSON. A test that was started says nothing more: the channel's end is the sign.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Answer {
     /// Why it failed.
@@ -134,6 +137,14 @@ impl Helper {
             return Err(error);
         }
         Ok(helper)
+    }
+
+    /// Lets a helper that got ready become a test.
+    ///
+    /// # Errors
+    /// It isn't there any more.
+    pub(crate) fn go(&mut self) -> io::Result<()> {
+        self.channel.get_mut().write_all(&[GO])
     }
 
     /// Its line: none when it became a test.

@@ -3,7 +3,7 @@
 //! The order comes as one line of JSON on standard input, which is a socket; the answer goes back over it. A test gets
 //! neither: by then standard input is `/dev/null` and the socket closes on exec, which tells the caller that it began.
 
-use crate::helper::{Action, Answer, Order};
+use crate::helper::{Action, Answer, GO, Order};
 use crate::network;
 use crate::{artifacts, keyrings, remove, sandbox, shared, sys};
 use rustix::fs::{Access, AtFlags, CWD};
@@ -87,7 +87,16 @@ fn obey(order: Order, channel: &File) -> Result<Answer, String> {
             // The caller looks for this process in the table before it lets it go.
             linger(channel, &Answer { notes, probe, error: None })
         }
-        Action::Exec { argv, directory, env } => Err(exec(&argv, &directory, &env)),
+        Action::Exec { argv, directory, env } => {
+            // Getting ready takes longer than starting, and needs nothing that the caller still has to find out.
+            say(channel, &Answer::default()).map_err(|error| error.to_string())?;
+            let mut told = [0];
+            let mut from = channel;
+            match from.read(&mut told) {
+                Ok(1) if told == [GO] => Err(exec(&argv, &directory, &env)),
+                _ => std::process::exit(0),
+            }
+        }
         Action::Collect { directory, file, count, bytes } => {
             let notes = artifacts::send(&directory, file, count, bytes)?;
             remove::empty(&directory)?;

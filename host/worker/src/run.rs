@@ -4,6 +4,7 @@ use crate::artifacts::{self, Allowance};
 use crate::beside::beside;
 use crate::check::{self, Found, Rules, refuse};
 use crate::data::Data;
+use crate::execute::Ready;
 use crate::helper::{Action, Helper, Order, Sandbox, checked};
 use crate::identity::Identity;
 use crate::network::{self, Reached};
@@ -244,13 +245,24 @@ impl<'a> Request<'a> {
             sandbox,
             deadline: self.deadline,
         };
-        let ready = made.map_err(|error| refuse("io", error)).and_then(|()| self.prove(&session, &network, &mut why));
+        let ready = made.map_err(|error| refuse("io", error)).and_then(|()| {
+            // The first test's process gets ready while another one proves what it will have; it becomes the test only then.
+            let env = self.environment(session.place);
+            let first = self.first(&session, &env);
+            match self.prove(&session, &network, &mut why) {
+                Ok(()) => Ok((env, first)),
+                Err(refusal) => {
+                    first.into_iter().filter_map(|(_, ready)| ready.ok()).for_each(Ready::end);
+                    Err(refusal)
+                }
+            }
+        });
         match ready {
             Err(refusal) => verdict.refused = Some(refusal),
-            Ok(()) => {
+            Ok((env, first)) => {
                 let level = if why.is_empty() { IsolationLevel::Full } else { IsolationLevel::Reduced };
                 verdict.isolation = IsolationReport { level, why };
-                verdict.files = self.files(&mut session, &mut unclean);
+                verdict.files = self.files(&mut session, &env, first, &mut unclean);
             }
         }
         let abandoned = session.abandoned();
@@ -344,9 +356,22 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
+    /// The process of the first file, when that is one that can run.
+    fn first(&self, session: &Session<'_>, env: &BTreeMap<String, String>) -> Option<(u32, Result<Ready, String>)> {
+        let name = self.command.files.first()?;
+        let found = self.found.first().is_some_and(|found| *found != Found::Missing);
+        let argv = self.rules.argv(name).filter(|_| found)?;
+        Some((0, Ready::begin(session, 0, argv, env)))
+    }
+
     /// Every file in order.
-    fn files(&self, session: &mut Session<'_>, unclean: &mut Vec<String>) -> Vec<FileResult> {
-        let env = self.environment(session.place);
+    fn files(
+        &self,
+        session: &mut Session<'_>,
+        env: &BTreeMap<String, String>,
+        mut first: Option<(u32, Result<Ready, String>)>,
+        unclean: &mut Vec<String>,
+    ) -> Vec<FileResult> {
         let mut allowance = Allowance { count: artifacts::MOST, bytes: artifacts::MOST_BYTES };
         let mut results = Vec::with_capacity(self.command.files.len());
         for (index, (name, found)) in (0_u32..).zip(self.command.files.iter().zip(&self.found)) {
@@ -357,7 +382,11 @@ impl<'a> Request<'a> {
             } else if session.abandoned() || self.deadline <= Instant::now() {
                 execute::not_run(name, FileReason::NotRun, "no time was left")
             } else if let Some(argv) = self.rules.argv(name) {
-                let (mut result, ended) = execute::file(session, index, name, argv, &env);
+                let ready = match first.take_if(|(of, _)| *of == index) {
+                    Some((_, ready)) => ready,
+                    None => Ready::begin(session, index, argv, env),
+                };
+                let (mut result, ended) = execute::file(session, index, name, ready);
                 unclean.extend(ended.err().unwrap_or_default());
                 if unclean.is_empty() {
                     collect(session, index, &mut result, &mut allowance, unclean);
@@ -367,6 +396,8 @@ impl<'a> Request<'a> {
                 execute::not_run(name, FileReason::NoRule, "no rule of the profile matches this path")
             });
         }
+        // Its file wasn't run after all.
+        first.into_iter().filter_map(|(_, ready)| ready.ok()).for_each(Ready::end);
         results
     }
 
