@@ -7,11 +7,39 @@ use warmhold_tests::{Ran, Site, workspace};
 
 #[test]
 fn every_recorded_scenario_is_answered_alike() -> Result<()> {
-    // One that has served before: its compiled policies are given to every scenario's root.
     let site = Site::for_test()?;
     drop(site.serve()?);
-    let (warmhold, compiled) = (site.programs.warmhold.display(), site.root().join("cache"));
-    let given = format!("cp -a {} \"$1/cache\"; shift; exec \"$@\"", compiled.display());
+    scenarios(&site)
+}
+
+#[test]
+fn a_lease_policy_from_a_file_answers_them_alike() -> Result<()> {
+    let site = Site::for_test()?;
+    let mut component = std::fs::read(site.programs.policy("lease-policy")?)?;
+    // A custom section: an id of 0, its length, its name. The same decisions, and a digest of its own.
+    component.extend([0, 3, 2, b'i', b't']);
+    let file = site.folder().join("lease.wasm");
+    std::fs::write(&file, component)?;
+    site.configure(&format!("[policy.lease]\nfile = \"{}\"\n", file.display()))?;
+    let daemon = site.serve()?;
+    let policies = site.run(&["policy", "list", "--json"])?.json()?;
+    let of_lease = || policies.as_array().into_iter().flatten().filter(|policy| policy["slot"] == "lease");
+    let digests: Vec<_> = of_lease().map(|policy| policy["digest"].clone()).collect();
+    let [built_in, loaded] = digests.as_slice() else { panic!("not two generations: {policies}") };
+    assert_ne!(built_in, loaded);
+    let serving: Vec<_> = of_lease().filter(|policy| policy["state"] == "serving").collect();
+    assert!(serving.len() == 1 && serving.iter().all(|policy| policy["generation"] != 1), "{policies}");
+    drop(daemon);
+    scenarios(&site)
+}
+
+/// Replays them with roots that have the site's configuration, and the compiled policies of a site that has served.
+fn scenarios(site: &Site) -> Result<()> {
+    let (warmhold, root) = (site.programs.warmhold.display(), site.root());
+    let root = root.display();
+    let given = format!(
+        "cp -a {root}/cache \"$1/cache\"; [ ! -f {root}/warmhold.toml ] || cp -a {root}/warmhold.toml \"$1\"; shift; exec \"$@\""
+    );
     let data = workspace().join("tests/conformance");
     let serve = format!(
         "sh -c '{given}' sh {{root}} {warmhold} serve --root {{root}} --listen 127.0.0.1:{{port}} --machine {{machine}}"

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
-use warmhold_pods::{Backend, ExecRequest};
+use warmhold_pods::{Backend, ExecError, ExecReply, ExecRequest};
 
 /// How a pod is held together.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,15 @@ struct Site {
 }
 
 impl Site {
+    /// Runs a mob in the pod; one that doesn't end by itself gets a short deadline.
+    async fn outcome(&self, mode: &str, uid: Option<u32>) -> Result<ExecReply, ExecError> {
+        let mut request = self.request(mode, uid);
+        if mode == "mob" {
+            request.deadline = Instant::now() + Duration::from_secs(3);
+        }
+        self.world.backend.exec(request).await
+    }
+
     /// None where the machine has no such hold.
     async fn new(hold: Hold) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
@@ -141,11 +150,15 @@ async fn a_mob_ends_with_its_request() {
         {
             let what = format!("{hold:?}, {mode}, {uid:?}");
             let before = site.beats();
-            let mut request = site.request(mode, uid);
-            if mode == "mob" {
-                request.deadline = Instant::now() + Duration::from_secs(3);
+            let mut outcome = site.outcome(mode, uid).await;
+            // A machine that is busy enough can take all of a short deadline before the first process of the mob runs.
+            for _ in 0..4 {
+                if site.beats() > before {
+                    break;
+                }
+                outcome = site.outcome(mode, uid).await;
             }
-            match (mode, site.world.backend.exec(request).await) {
+            match (mode, outcome) {
                 // Where the mob takes all the places for processes, its own parent can fail before the deadline.
                 ("mob", outcome) => {
                     let error = outcome.unwrap_err();
