@@ -33,6 +33,11 @@ struct Site {
 impl Site {
     /// Runs a mob in the pod; one that doesn't end by itself gets a short deadline.
     async fn outcome(&self, mode: &str, uid: Option<u32>) -> Result<ExecReply, ExecError> {
+        // The dead of the mob before may still hold most numbers that processes can have; then nobody can be started.
+        let end = Instant::now() + Duration::from_secs(60);
+        while std::fs::read_dir("/proc").unwrap().count() > 5000 && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         let mut request = self.request(mode, uid);
         if mode == "mob" {
             request.deadline = Instant::now() + Duration::from_secs(3);
