@@ -148,12 +148,7 @@ struct Request<'a> {
     command: &'a Command,
     identity: &'a Identity,
     data: Data,
-    found: Vec<Found>,
-    rules: Rules,
-    deadline: Instant,
-    powers: Powers,
-    uid: Option<u32>,
-    base: Snapshot,
+    looked: Looked,
 }
 
 /// What a request finds before anything of it exists.
@@ -205,13 +200,12 @@ impl<'a> Request<'a> {
             let place = identity.data.display();
             refuse("io", format!("generation {} can't be kept in {place}: {error}", command.generation))
         })?;
-        let Looked { found, rules, deadline, powers, uid, base } = looked?;
-        Ok(Self { command, identity, data, found, rules, deadline, powers, uid, base })
+        Ok(Self { command, identity, data, looked: looked? })
     }
 
     /// Runs it and fills in the verdict; false when the host has gone and no verdict is wanted.
     fn serve(&self, out: &mut Output, verdict: &mut Verdict) -> bool {
-        let watch = Watch::begin(self.deadline, self.uid).and_then(|watch| {
+        let watch = Watch::begin(self.looked.deadline, self.looked.uid).and_then(|watch| {
             out.give_up_on(watch.wake_for_others()?);
             Ok(watch)
         });
@@ -231,9 +225,10 @@ impl<'a> Request<'a> {
         let mut why = Vec::new();
         let network = self.close_network();
         let requests = self.data.requests();
-        let plain = self.base.belongs_to(0);
+        let plain = self.looked.base.belongs_to(0);
         let base = (self.identity.repo.as_path(), plain);
-        let (place, made) = Place::make(&requests, self.command.generation, self.uid, base, self.powers.namespaces);
+        let (place, made) =
+            Place::make(&requests, self.command.generation, self.looked.uid, base, self.looked.powers.namespaces);
         let sandbox = self.sandbox(&place);
         let mut unclean = Vec::new();
         let mut session = Session {
@@ -241,9 +236,9 @@ impl<'a> Request<'a> {
             out,
             watch: &watch,
             place: &place,
-            uid: self.uid,
+            uid: self.looked.uid,
             sandbox,
-            deadline: self.deadline,
+            deadline: self.looked.deadline,
         };
         let ready = made.map_err(|error| refuse("io", error)).and_then(|()| {
             // The first test's process gets ready while another one proves what it will have; it becomes the test only then.
@@ -266,7 +261,7 @@ impl<'a> Request<'a> {
             }
         }
         let abandoned = session.abandoned();
-        unclean.extend(clean::clean(&place, self.uid, &self.base, &self.identity.repo));
+        unclean.extend(clean::clean(&place, self.looked.uid, &self.looked.base, &self.identity.repo));
         unclean.dedup();
         verdict.clean = unclean.is_empty();
         verdict.unclean = unclean;
@@ -293,7 +288,7 @@ impl<'a> Request<'a> {
 
     /// Leaves the network where that is wanted and permitted; else why it didn't.
     fn close_network(&self) -> Result<(), String> {
-        if self.powers.namespaces && self.uid.is_some() {
+        if self.looked.powers.namespaces && self.looked.uid.is_some() {
             // What tests share through System V objects or message queues then ends with them; without this it is looked
             // for afterwards.
             let _ = sys::unshare(UnshareFlags::NEWIPC);
@@ -308,7 +303,7 @@ impl<'a> Request<'a> {
 
     /// Where the tests can't have a user of their own, Landlock keeps them to their directories.
     fn sandbox(&self, place: &Place) -> Option<Sandbox> {
-        if self.uid.is_some() {
+        if self.looked.uid.is_some() {
             return None;
         }
         let hide = self.command.isolation.hide.iter().filter_map(|path| std::fs::canonicalize(path).ok()).collect();
@@ -359,8 +354,8 @@ impl<'a> Request<'a> {
     /// The process of the first file, when that is one that can run.
     fn first(&self, session: &Session<'_>, env: &BTreeMap<String, String>) -> Option<(u32, Result<Ready, String>)> {
         let name = self.command.files.first()?;
-        let found = self.found.first().is_some_and(|found| *found != Found::Missing);
-        let argv = self.rules.argv(name).filter(|_| found)?;
+        let found = self.looked.found.first().is_some_and(|found| *found != Found::Missing);
+        let argv = self.looked.rules.argv(name).filter(|_| found)?;
         Some((0, Ready::begin(session, 0, argv, env)))
     }
 
@@ -374,14 +369,14 @@ impl<'a> Request<'a> {
     ) -> Vec<FileResult> {
         let mut allowance = Allowance { count: artifacts::MOST, bytes: artifacts::MOST_BYTES };
         let mut results = Vec::with_capacity(self.command.files.len());
-        for (index, (name, found)) in (0_u32..).zip(self.command.files.iter().zip(&self.found)) {
+        for (index, (name, found)) in (0_u32..).zip(self.command.files.iter().zip(&self.looked.found)) {
             results.push(if *found == Found::Missing {
                 execute::not_run(name, FileReason::Missing, "the cut has no such file")
             } else if !unclean.is_empty() {
                 execute::not_run(name, FileReason::NotRun, "an earlier file left processes that can't be ended")
-            } else if session.abandoned() || self.deadline <= Instant::now() {
+            } else if session.abandoned() || self.looked.deadline <= Instant::now() {
                 execute::not_run(name, FileReason::NotRun, "no time was left")
-            } else if let Some(argv) = self.rules.argv(name) {
+            } else if let Some(argv) = self.looked.rules.argv(name) {
                 let ready = match first.take_if(|(of, _)| *of == index) {
                     Some((_, ready)) => ready,
                     None => Ready::begin(session, index, argv, env),
